@@ -1,0 +1,1 @@
+"""Judgements over recorded facts; loads no torch."""

@@ -1,0 +1,1 @@
+"""Renderers: the same findings for a person, a program or a page."""

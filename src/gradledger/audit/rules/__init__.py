@@ -1,0 +1,1 @@
+"""Rules: one fault a file, found by a scan of this directory."""

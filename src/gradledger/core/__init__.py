@@ -1,0 +1,1 @@
+"""The vocabulary that every other package shares; standard library only."""

@@ -1,0 +1,1 @@
+"""Probes: one observed point a file."""
