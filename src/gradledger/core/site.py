@@ -1,0 +1,38 @@
+"""Where something happened in the user's program: file, line, function, and the callers above it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of user code."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The innermost frame of user code, and up to five user frames above it (nearest first).
+
+    `first_line` is the first line of the function that holds the frame (its decorator line when it is
+    decorated); 0 for module level.  `in_init` says that some frame between this one and the top is an
+    ``__init__`` method.  A site with an empty `file` stands for "not in user code".
+    """
+
+    file: str
+    line: int
+    function: str
+    first_line: int = 0
+    in_init: bool = False
+    callers: tuple[Frame, ...] = ()
+
+    def key(self) -> tuple[str, int]:
+        """(file, line): what a person edits."""
+        return (self.file, self.line)
+
+
+NOWHERE = Site("", 0, "")
