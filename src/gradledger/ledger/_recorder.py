@@ -1,0 +1,185 @@
+"""The recorder: gives every fact its number, iteration and site, and hands it to the sink.
+
+One recorder watches one process.  It also holds what probes share: identities, the iteration counter, whether this
+iteration is watched in detail, and the count of our own failures.  An error inside a probe never reaches the program:
+every probe body runs under `guard()`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from gradledger.core.events import Event, ModuleFreed, ModuleMade
+from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger import _site
+from gradledger.ledger._identity import FollowedTable, WeakTable
+
+E = TypeVar("E", bound=Event)
+
+FULL_ITERATIONS = 20  # watched in full from the start
+SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
+SAMPLE_LENGTH = 2
+SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
+PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def put(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """Shared state of all probes of one watched run."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.iteration = 0
+        self.steps = 0
+        self.backwards = 0
+        self.calls = 0
+        self.enabled = True
+        self.failures: Counter[str] = Counter()
+        self.not_watched: dict[str, str] = {}
+        self.tensors: FollowedTable[torch.Tensor] = FollowedTable()
+        self.modules: FollowedTable[torch.nn.Module] = FollowedTable(self._module_died)
+        self.optimizers: FollowedTable[torch.optim.Optimizer] = FollowedTable()
+        self.objects: WeakTable[Any] = WeakTable()
+        self.on_detail_change: list[Callable[[bool], None]] = []
+        self.on_iteration: list[Callable[[int], None]] = []
+        self.detail_allowed = True
+        self.detail = True
+        self.spent = 0.0
+        self._suspicion_until = -1
+        self._phase_calls_left = 0
+        self._seq = 0
+        self._lock = threading.RLock()
+        self._dead_modules: list[int] = []
+        self._closed = False
+
+    # ------------------------------------------------------------------ events
+
+    def emit(self, cls: type[E], site: Site | None = None, **values: Any) -> E | None:
+        """Record one fact.  `site=None`: found from the running stack.  Returns the event (None when recording is off)."""
+        if not self.enabled:
+            return None
+        if site is None:
+            site = _site.here(1)
+        with self._lock:
+            if self._dead_modules and cls is not ModuleFreed:
+                dead, self._dead_modules = self._dead_modules, []
+                for number in dead:
+                    self.emit(ModuleFreed, NOWHERE, module=number)
+            self._seq += 1
+            event = cls(seq=self._seq, iteration=self.iteration, site=site, **values)
+            self.sink.put(event)
+        return event
+
+    @contextmanager
+    def guard(self, where: str) -> Iterator[None]:
+        """Run a probe body: torch functions inside are not watched, errors are counted, never raised."""
+        started = time.perf_counter()
+        try:
+            with torch._C.DisableTorchFunction():
+                yield
+        except Exception as error:  # the program must not see our mistakes; the count is shown at the end
+            self.fail(where, error)
+        finally:
+            self.spent += time.perf_counter() - started
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Count one failure of our own."""
+        self.failures[f"{where}: {type(error).__name__}: {str(error)[:120]}"] += 1
+
+    # ------------------------------------------------------------------ identities
+
+    def module_id(self, module: torch.nn.Module, site: Site | None = None) -> int:
+        """Number of a module; its first mention records `ModuleMade` at `site`."""
+        known = self.modules.find(module)
+        if known is not None:
+            return known
+        number = self.modules.number(module)
+        cls = type(module)
+        builtin = cls.__module__.startswith("torch.")
+        name = cls.__qualname__ if builtin else f"{cls.__module__}.{cls.__qualname__}"
+        self.emit(ModuleMade, site if site is not None else _site.here(1), module=number, cls=name, builtin=builtin)
+        return number
+
+    def tensor_id(self, tensor: torch.Tensor) -> int:
+        """Number of a followed tensor."""
+        return self.tensors.number(tensor)
+
+    def _module_died(self, number: int) -> None:
+        # called by the garbage collector at any moment: only note it, the next event carries it out
+        self._dead_modules.append(number)
+
+    # ------------------------------------------------------------------ iterations and detail
+
+    def step_done(self) -> None:
+        """An optimizer step is complete: the next iteration begins."""
+        self.steps += 1
+        self.iteration += 1
+        for callback in self.on_iteration:
+            callback(self.iteration)
+        self._settle()
+
+    def suspicious(self) -> None:
+        """Something unusual happened: watch the coming iterations in full."""
+        self._suspicion_until = self.iteration + SUSPICION_LENGTH
+        self._settle()
+
+    def new_phase(self) -> None:
+        """The program changed phase (train/eval switch, a new pass over a loader): watch the next calls in full."""
+        self._phase_calls_left = PHASE_CALLS
+        self._settle()
+
+    def call_done(self) -> None:
+        """A forward call made by the program itself is complete."""
+        self.calls += 1
+        if self._phase_calls_left > 0:
+            self._phase_calls_left -= 1
+            if self._phase_calls_left == 0:
+                self._settle()
+
+    def wants_detail(self) -> bool:
+        """Whether this moment is to be watched in full."""
+        return self.detail_allowed and (
+            self.iteration < FULL_ITERATIONS
+            or self.iteration % SAMPLE_EVERY < SAMPLE_LENGTH
+            or self.iteration <= self._suspicion_until
+            or self._phase_calls_left > 0
+        )
+
+    def forbid_detail(self, reason_code: str, reason: str) -> None:
+        """Give up detail for good (for instance under torch.compile), and say why at the end."""
+        self.detail_allowed = False
+        self.not_watched[reason_code] = reason
+        self._settle()
+
+    def _settle(self) -> None:
+        want = self.wants_detail()
+        if want != self.detail:
+            self.detail = want
+            for callback in self.on_detail_change:
+                callback(want)
+
+    # ------------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Stop recording; later calls are ignored."""
+        if not self._closed:
+            self._closed = True
+            self.enabled = False
+            self.sink.close()
+
+
+__all__ = ["FULL_ITERATIONS", "Recorder", "Sink"]

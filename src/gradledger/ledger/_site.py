@@ -1,0 +1,82 @@
+"""From the running stack to a `Site`: the innermost frame that a user of torch would call their own code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+from gradledger.core.site import NOWHERE, Frame, Site
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = tuple(
+    os.path.realpath(p) + os.sep for p in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}
+)
+# Libraries below the training loop: a line inside them is never the line to edit.
+_PLUMBING = ("torch", "numpy", "functorch", "tensordict", "torchgen", "_pytest", "pluggy", "rich", "typer", "click")
+MAX_CALLERS = 5
+
+_user_code: dict[CodeType, bool] = {}
+
+
+def _is_user_file(name: str) -> bool:
+    if name.startswith("<") and not name.startswith(("<ipython", "<stdin>", "<string>")):
+        return False
+    real = os.path.abspath(name)
+    if real.startswith(_HERE) and not real.startswith(_HERE + "recipes"):
+        return False
+    for marker in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"):
+        if marker in real:
+            package = real.split(marker, 1)[1].split(os.sep, 1)[0]
+            return package.removesuffix(".py") not in _PLUMBING
+    return not real.startswith(_STDLIB)
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Whether `code` belongs to the program (or to a training library it uses), not to torch, Python or this package."""
+    known = _user_code.get(code)
+    if known is None:
+        known = _user_code[code] = _is_user_file(code.co_filename)
+    return known
+
+
+def here(skip: int = 1) -> Site:
+    """The site of the code that called the caller; `skip` frames of ours are stepped over without a look.
+
+    Returns NOWHERE when no frame of user code is on the stack (for instance at interpreter exit).
+    """
+    try:
+        frame: FrameType | None = sys._getframe(skip + 1)
+    except ValueError:
+        return NOWHERE
+    while frame is not None and not is_user_code(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return NOWHERE
+    code = frame.f_code
+    callers: list[Frame] = []
+    in_init = code.co_name == "__init__"
+    up = frame.f_back
+    while up is not None and len(callers) < MAX_CALLERS:
+        if is_user_code(up.f_code):
+            name = up.f_code.co_name
+            in_init = in_init or name == "__init__"
+            callers.append(Frame(up.f_code.co_filename, up.f_lineno or 0, name))
+        up = up.f_back
+    first = 0 if code.co_name == "<module>" else code.co_firstlineno
+    return Site(code.co_filename, frame.f_lineno or 0, code.co_name, first, in_init, tuple(callers))
+
+
+def user_frame(skip: int = 1) -> FrameType | None:
+    """The innermost frame of user code itself (for a look at the arguments of the function that runs)."""
+    frame: FrameType | None = sys._getframe(skip + 1)
+    while frame is not None and not is_user_code(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def called_by_user(skip: int = 1) -> bool:
+    """Whether the frame that called the caller is itself user code (not torch calling on the user's behalf)."""
+    frame: FrameType | None = sys._getframe(skip + 1)
+    return frame is not None and is_user_code(frame.f_code)
