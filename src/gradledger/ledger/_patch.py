@@ -1,0 +1,79 @@
+"""Reversible observation of one function or method: the original is called exactly once, with the very arguments given.
+
+Public hooks come first; a patch is for points that have none.  What runs before and after is guarded: it may fail,
+the program's call may not be changed by it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gradledger.ledger._recorder import Recorder
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+After = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]
+Raised = Callable[[Any, BaseException, tuple[Any, ...], dict[str, Any]], None]
+Undo = Callable[[], None]
+
+_MISSING = object()
+
+
+def observe(
+    recorder: Recorder,
+    owner: Any,
+    name: str,
+    *,
+    before: Before | None = None,
+    after: After | None = None,
+    raised: Raised | None = None,
+) -> Undo:
+    """Replace `owner.name` by a wrapper that calls `before(args, kwargs) -> state`, the original, then
+    `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
+
+    For methods `args[0]` is the instance.  With `before` absent the state is None.  Sites: inside the callbacks
+    `_site.here(...)` skips every frame of this package by itself.
+    """
+    own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
+    original = getattr(owner, name)
+    where = f"{getattr(owner, '__name__', owner)}.{name}"
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        state: Any = None
+        if before is not None and recorder.enabled:
+            with recorder.guard(where):
+                state = before(args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            if raised is not None and recorder.enabled:
+                with recorder.guard(where):
+                    raised(state, error, args, kwargs)
+            raise
+        if after is not None and recorder.enabled:
+            with recorder.guard(where):
+                after(state, result, args, kwargs)
+        return result
+
+    setattr(owner, name, wrapper)
+
+    def undo() -> None:
+        if vars(owner).get(name) is wrapper:  # somebody may have patched over us: then leave theirs alone
+            if own is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+    return undo
+
+
+def together(*undos: Undo) -> Undo:
+    """One undo for several, in reverse order."""
+
+    def undo() -> None:
+        for one in reversed(undos):
+            one()
+
+    return undo
