@@ -1,0 +1,32 @@
+"""A readable name for a module that no other module holds: the variable that the program gave it.
+
+`policy = Policy()` is called "policy", `self.q = mlp(4, 2)` "q"; when the line assigns nothing, or two things at
+once, the class name is used.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gradledger.audit._source import source_line
+from gradledger.core.site import Frame, Site
+
+_ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]+)?=(?!=)\s*(.*)$")
+
+
+def root_label(site: Site, cls: str, taken: set[str]) -> str:
+    """Label of a module of class `cls` built at `site`, distinct from every label in `taken`."""
+    frames = [Frame(site.file, site.line, site.function), *site.callers]
+    for frame in frames:
+        match = _ASSIGNED.match(source_line(frame.file, frame.line))
+        if match and "(" in match[2] and match[1] not in taken:
+            return match[1]
+    if cls not in taken:
+        return cls
+    at_line = f"{cls}@{site.line}"
+    number = 2
+    label = at_line
+    while label in taken:
+        label = f"{at_line}#{number}"
+        number += 1
+    return label
