@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from architecture.arrows import ARROWS, ROOT, breaches, definitions_in_faces
+from arrows import ARROWS, ROOT, breaches, definitions_in_faces
 
 SOURCE = Path(__file__).parents[2] / "src"
 
