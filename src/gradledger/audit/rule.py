@@ -75,8 +75,8 @@ class Rule:
 class Finding:
     """One judgement.  `code`: of the rule ("G1"); `site`: the line to edit; `related`: the lines that belong to it;
     `message`: why it is wrong, one or two sentences, with the numbers; `fix`: the line to write; `evidence`: the
-    numbers; `count`: how often it was seen; `subject`: the thing it is about ("policy.0.weight"); `iteration`: the first
-    one at which it held (None: not tied to one).  Findings of one code at one line are merged, their counts added."""
+    numbers; `count`: how often it was seen; `subject`: the thing it is about ("policy.0.weight"); `iteration`: the
+    first one at which it held (None: not tied to one).  Findings of one code at one line are merged."""
 
     code: str
     severity: Severity

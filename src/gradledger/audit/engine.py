@@ -1,0 +1,180 @@
+"""Runs the rules over the facts of a run: `Judge` takes events one by one, `audit` a whole sequence.
+
+A rule that raises is taken out, listed among what was not checked, and the others go on.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradledger.audit import registry, suppress
+from gradledger.audit.registry import LoadedRule, Registry
+from gradledger.audit.report import Note, Report
+from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+
+
+@dataclass(slots=True)
+class _Running:
+    loaded: LoadedRule
+    state: Any = None
+    failed: str = ""
+
+    def fail(self, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        self.failed = f"the rule itself failed: {type(error).__name__}: {error}{where}"
+
+
+class Judge:
+    """Takes the events of one run in order (`put`), then gives the report (`finish`).
+
+    `select`, `ignore`: codes, names or series letters.  `rules`: another registry than the installed rules.
+    """
+
+    def __init__(
+        self, *, select: Sequence[str] = (), ignore: Sequence[str] = (), rules: Registry | None = None
+    ) -> None:
+        self.world = World()
+        self._registry = rules if rules is not None else registry.load()
+        self._running = [_Running(loaded) for loaded in self._registry.select(select, ignore)]
+        self._everything = not select
+        self._by_type: dict[type[Event], list[_Running]] = {}
+        self._events = 0
+        self._world_error = ""
+        for run in self._running:
+            try:
+                run.state = run.loaded.module.init()
+            except Exception as error:
+                run.fail(error)
+
+    def put(self, event: Event) -> None:
+        """Take one event in."""
+        self._events += 1
+        try:
+            self.world.apply(event)
+        except Exception as error:  # a torn fact: the rules go on with the world as it was
+            self._world_error = self._world_error or f"{type(error).__name__}: {error} at {event.KIND} {event.seq}"
+        kind = type(event)
+        listeners = self._by_type.get(kind)
+        if listeners is None:
+            listeners = self._by_type[kind] = [r for r in self._running if not r.failed and _listens(r, kind)]
+        for run in listeners:
+            try:
+                run.loaded.module.update(run.state, event, self.world)
+            except Exception as error:
+                run.fail(error)
+                self._by_type.clear()
+
+    def finish(self) -> Report:
+        """Judge what was seen.  Call once, after the last event."""
+        findings: list[Finding] = []
+        checked: list[str] = []
+        not_checked = [NotChecked(code, reason) for code, reason in self._registry.broken if self._everything]
+        for run in self._running:
+            rule = run.loaded.rule
+            reason = None
+            found: list[Finding] = []
+            if not run.failed:
+                try:
+                    found = list(run.loaded.module.finish(run.state, self.world))
+                    if not found and hasattr(run.loaded.module, "not_checked"):
+                        reason = run.loaded.module.not_checked(run.state, self.world)
+                except Exception as error:
+                    found = []
+                    run.fail(error)
+            reason = run.failed or reason
+            if reason:
+                not_checked.append(NotChecked(rule.code, reason))
+            else:
+                checked.append(rule.key)
+                findings += found
+        started, ended = self.world.program, self.world.ended
+        kept, silenced, notes = suppress.apply(
+            ordered(merged(findings)),
+            started.program if started is not None else "",
+            set(checked),
+            lambda word: self._registry.find(word).rule.key,
+        )
+        torn = [Note("", 0, f"the record of the run is torn: {self._world_error}")] if self._world_error else []
+        return Report(
+            started=started,
+            ended=ended,
+            findings=tuple(kept),
+            suppressed=tuple(silenced),
+            notes=(*torn, *notes),
+            checked=tuple(checked),
+            not_checked=tuple(not_checked),
+            names={r.rule.key: r.rule.name for r in self._registry.rules},
+            events=self._events,
+        )
+
+
+def audit(
+    events: Iterable[Event],
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    rules: Registry | None = None,
+) -> Report:
+    """Judge a recorded run.
+
+    Raises UsageError when `select` or `ignore` names no rule.
+    """
+    judge = Judge(select=select, ignore=ignore, rules=rules)
+    for event in events:
+        judge.put(event)
+    return judge.finish()
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding a (code, line): counts added, related lines joined, the most severe and earliest wording kept."""
+    kept: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        place = (str(finding.site.line),) if finding.has_line else ("", finding.subject)
+        kept.setdefault((finding.key, finding.site.file, *place), []).append(finding)
+    return [_join(group) for group in kept.values()]
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """By consequence: errors first, certain before likely, then what began first."""
+    return sorted(
+        findings,
+        key=lambda f: (
+            SEVERITIES.index(f.severity),
+            f.confidence != "certain",
+            f.iteration if f.iteration is not None else 0,
+            f.site.file,
+            f.site.line,
+            f.key,
+        ),
+    )
+
+
+def _join(group: list[Finding]) -> Finding:
+    if len(group) == 1:
+        return group[0]
+    first = ordered(group)[0]
+    subjects = list(dict.fromkeys(f.subject for f in group if f.subject))
+    related = tuple(dict.fromkeys(s for f in group for s in f.related))
+    iterations = [f.iteration for f in group if f.iteration is not None]
+    evidence = dict(first.evidence)
+    if len(subjects) > 1:
+        evidence["subjects"] = subjects[:10]
+    return replace(
+        first,
+        related=related,
+        evidence=evidence,
+        count=sum(f.count for f in group),
+        iteration=min(iterations) if iterations else None,
+    )
+
+
+def _listens(run: _Running, kind: type[Event]) -> bool:
+    listens = getattr(run.loaded.module, "LISTENS", None)
+    return listens is None or kind in listens
