@@ -27,7 +27,8 @@ FILLS_LOOKED_AT = 64  # of one life: a gradient that is never cleared carries ev
 @dataclass(slots=True)
 class ModuleInfo:
     """A module.  `parents`: (module, name) pairs; `children`, `tensors`: by local name (parameters and buffers);
-    `plain`: its latest unregistered tensors and modules; `calls`: watched forward calls by the program itself."""
+    `plain`: its latest unregistered tensors and modules; `calls`: watched forward calls by the program itself;
+    `attached_seq`, `attached_site`: when and where it last became a child of another module (0: never)."""
 
     ident: int
     cls: str = "module"
@@ -42,6 +43,8 @@ class ModuleInfo:
     made_iteration: int = 0
     made_seq: int = 0
     calls: int = 0
+    attached_seq: int = 0
+    attached_site: Site = NOWHERE
 
     @property
     def short_cls(self) -> str:
@@ -53,7 +56,8 @@ class ModuleInfo:
 class TensorInfo:
     """A followed tensor.  `role`: "parameter", "buffer", "leaf" (free, seen by `LeafSeen`) or "unknown";
     `owners`: current (module, name); `former`: registrations it lost to another tensor; `replaced_by`: that tensor,
-    with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any."""
+    with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any; `unfrozen_seq`: when its
+    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known."""
 
     ident: int
     role: str = "unknown"
@@ -68,6 +72,8 @@ class TensorInfo:
     replaced_site: Site = NOWHERE
     replaces: int | None = None
     leaf: ev.LeafSeen | None = None
+    unfrozen_seq: int | None = None
+    unfrozen_site: Site = NOWHERE
     made_iteration: int = 0
     made_seq: int = 0
 
@@ -385,6 +391,7 @@ class World:
         child = self._module_record(event.child)
         if (event.parent, event.name) not in child.parents:
             child.parents.append((event.parent, event.name))
+        child.attached_seq, child.attached_site = event.seq, event.site
         self._labels = None
 
     def _tensor_registered(self, event: ev.TensorRegistered) -> None:
@@ -430,7 +437,13 @@ class World:
 
     def _grad_flag_set(self, event: ev.GradFlagSet) -> None:
         for tensor in event.tensors:
-            self._tensor_record(tensor).requires_grad = event.value
+            self._flagged(self._tensor_record(tensor), event.value, event)
+
+    @staticmethod
+    def _flagged(info: TensorInfo, value: bool, event: ev.Event) -> None:
+        if value and not info.requires_grad:
+            info.unfrozen_seq, info.unfrozen_site = event.seq, event.site
+        info.requires_grad = value
 
     # ------------------------------------------------------------------------------------------- events: optimizers
 
@@ -496,6 +509,12 @@ class World:
     # ------------------------------------------------------------------------------------------- events: passes, copies
 
     def _backward(self, event: ev.Backward) -> None:
+        if event.method == "backward":
+            for tensor in event.leaves:
+                known = self.tensors.get(tensor)
+                if known is not None and not known.requires_grad:
+                    self._flagged(known, True, event)  # it was unfrozen where nobody looked
+                    known.unfrozen_site = NOWHERE
         self._backwards[event.backward] = event
         if len(self._backwards) > BACKWARDS_KEPT:
             old, kept = self._backwards.popitem(last=False)
