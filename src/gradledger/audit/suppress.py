@@ -92,7 +92,7 @@ def apply(
     """Take out what is allowed.
 
     `ran`: printed codes of the rules that ran (an allow for another rule is not called unused); `resolve`: word ->
-    printed code, raises for an unknown word.  Returns what stays, what was silenced, and remarks about the comments themselves.
+    printed code, raises for an unknown word.  Returns what stays, what was silenced, and remarks on the comments.
     """
     kept: list[Finding] = []
     silenced: list[Suppressed] = []
