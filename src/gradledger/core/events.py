@@ -48,6 +48,7 @@ class Life:
     `grad`: "none" (no gradient), "zero" (cleared to zeros, nothing since), "filled" (by backwards, see `fills`, oldest
     first, since the last clear), "assigned" (written by the program itself, e.g. `p.grad = g`).
     `frozen`: requires_grad is False.  `moved`: did the step change the values (None: not looked at).
+    Of a long history `fills` keeps the four oldest and the eight newest; `omitted` counts those left out between.
     """
 
     tensors: tuple[int, ...]
@@ -55,6 +56,7 @@ class Life:
     fills: tuple[Fill, ...] = ()
     frozen: bool = False
     moved: bool | None = None
+    omitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

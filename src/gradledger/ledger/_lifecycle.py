@@ -1,0 +1,269 @@
+"""What stands in each `.grad`: a small state machine per followed leaf (clear -> fill -> consume).
+
+It works from identities and version counters of the `.grad` tensors before and after each reverse pass, so it needs no hook on
+any tensor and no walk over the graph, and stays on for the whole run.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from gradledger.core.events import Dropped, Fill, Life
+from gradledger.ledger._recorder import Recorder
+
+OLDEST, NEWEST = 4, 8
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One followed leaf.  `fills`: [backward, times consumed] since the last clear, oldest first."""
+
+    number: int
+    ref: weakref.ref[torch.Tensor]
+    fills: list[list[int]] = field(default_factory=list)
+    omitted: int = 0
+    assigned: bool = False
+    zeroed: bool = False
+    read: bool = False
+    grad: weakref.ref[torch.Tensor] | None = None
+    before: torch.Tensor | None = None
+    before_version: int = 0
+
+    def empty(self) -> None:
+        self.fills = []
+        self.omitted = 0
+        self.assigned = False
+        self.zeroed = False
+        self.read = False
+
+    def add(self, backward: int) -> None:
+        self.fills.append([backward, 0])
+        self.zeroed = False
+        self.read = False
+        if len(self.fills) > OLDEST + NEWEST:
+            del self.fills[OLDEST]
+            self.omitted += 1
+
+    def history(self) -> tuple[Fill, ...]:
+        return tuple(Fill(b, c) for b, c in self.fills)
+
+
+class Lifecycle:
+    """All followed leaves of a run."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.leaves: dict[int, Leaf] = {}
+        self._of_grad: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def follow(self, tensor: torch.Tensor) -> Leaf:
+        """Start to follow a leaf (again: no effect)."""
+        number = self.recorder.tensor_id(tensor)
+        leaf = self.leaves.get(number)
+        if leaf is None:
+            leaf = self.leaves[number] = Leaf(number, weakref.ref(tensor))
+            grad = _grad(tensor)
+            if grad is not None:
+                leaf.assigned = True
+                leaf.grad = weakref.ref(grad)
+        return leaf
+
+    # ------------------------------------------------------------------ looking
+
+    def _look(self, leaf: Leaf, gone: list[Leaf]) -> torch.Tensor | None:
+        """Bring a leaf up to date with what the program did by hand since we last looked."""
+        tensor = leaf.ref()
+        if tensor is None:
+            return None
+        grad = _grad(tensor)
+        if grad is None:
+            if leaf.fills or leaf.assigned or leaf.zeroed:
+                if leaf.fills:
+                    gone.append(leaf)
+                else:
+                    leaf.empty()
+            leaf.grad = None
+            return None
+        if leaf.grad is None or leaf.grad() is not grad:
+            # another tensor object without a backward of ours: the program assigned it
+            leaf.empty()
+            leaf.assigned = True
+            leaf.grad = weakref.ref(grad)
+        return grad
+
+    def _found_gone(self, gone: list[Leaf]) -> tuple[Dropped, ...]:
+        dropped = self.dropped(gone)
+        for leaf in gone:
+            leaf.empty()
+        return dropped
+
+    def dropped(self, leaves: Iterable[Leaf]) -> tuple[Dropped, ...]:
+        """What would be lost if these leaves were cleared now."""
+        groups: defaultdict[tuple[int, int, bool], list[int]] = defaultdict(list)
+        for leaf in leaves:
+            for backward, consumed in leaf.fills:
+                groups[(backward, consumed, leaf.read)].append(leaf.number)
+        return tuple(Dropped(b, tuple(t), c, r) for (b, c, r), t in sorted(groups.items()))
+
+    # ------------------------------------------------------------------ backward
+
+    def before_backward(self) -> tuple[tuple[Dropped, ...], tuple[Dropped, ...]]:
+        """Look at every leaf before a reverse pass writes.  Returns (found gone, found zeroed by hand)."""
+        gone: list[Leaf] = []
+        stale: list[Leaf] = []
+        dead: list[int] = []
+        for leaf in self.leaves.values():
+            if leaf.ref() is None:
+                dead.append(leaf.number)
+                continue
+            leaf.before = self._look(leaf, gone)
+            if leaf.before is not None:
+                leaf.before_version = leaf.before._version
+                if leaf.fills and leaf.fills[0][1] > 0:
+                    stale.append(leaf)
+        for number in dead:
+            del self.leaves[number]
+        zeroed: list[Leaf] = []
+        if stale and all(_all_zero(leaf.before) for leaf in stale[:2]):
+            zeroed = [leaf for leaf in stale if _all_zero(leaf.before)]
+        lost = self._found_gone(gone)
+        by_hand = self.dropped(zeroed)
+        for leaf in zeroed:
+            leaf.empty()
+            leaf.zeroed = True
+        return lost, by_hand
+
+    def after_backward(self, backward: int) -> list[int]:
+        """Which leaves the reverse pass wrote; their histories grow by one contribution."""
+        filled = []
+        for leaf in self.leaves.values():
+            tensor = leaf.ref()
+            grad = _grad(tensor) if tensor is not None else None
+            before, leaf.before = leaf.before, None
+            if grad is None:
+                continue
+            if grad is before and grad._version == leaf.before_version:
+                continue
+            if before is None:
+                leaf.empty()
+            leaf.add(backward)
+            leaf.grad = weakref.ref(grad)
+            filled.append(leaf.number)
+        return filled
+
+    # ------------------------------------------------------------------ clear, consume, read
+
+    def clear(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], tuple[Dropped, ...], list[Leaf]]:
+        """Called before a clear: which of these have a gradient, what stands in them, and the leaves to empty afterwards."""
+        leaves: list[Leaf] = []
+        gone: list[Leaf] = []
+        for tensor in tensors:
+            number = self.recorder.tensors.find(tensor)
+            leaf = self.leaves.get(number) if number is not None else None
+            if leaf is None:
+                if _grad(tensor) is None:
+                    continue
+                leaf = self.follow(tensor)
+            if self._look(leaf, gone) is not None:
+                leaves.append(leaf)
+        return tuple(leaf.number for leaf in leaves), self.dropped(leaves), leaves
+
+    def cleared(self, leaves: Iterable[Leaf]) -> None:
+        """The clear has happened."""
+        for leaf in leaves:
+            tensor = leaf.ref()
+            grad = _grad(tensor) if tensor is not None else None
+            leaf.empty()
+            leaf.zeroed = grad is not None
+            leaf.grad = None if grad is None else weakref.ref(grad)
+
+    def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
+        """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
+        groups: dict[tuple[str, tuple[Fill, ...], bool, int], list[int]] = {}
+        gone: list[Leaf] = []
+        order: list[tuple[Leaf, torch.Tensor]] = []
+        for tensor in tensors:
+            leaf = self.follow(tensor)
+            self._look(leaf, gone)
+            order.append((leaf, tensor))
+        lost = self._found_gone(gone)
+        for leaf, tensor in order:
+            if _grad(tensor) is None:
+                kind = "none"
+            elif leaf.fills:
+                kind = "filled"
+            elif leaf.zeroed:
+                kind = "zero"
+            else:
+                kind = "assigned"
+            key = (kind, leaf.history(), not tensor.requires_grad, leaf.omitted)
+            groups.setdefault(key, []).append(leaf.number)
+        return tuple(Life(tuple(t), k, f, frozen, None, om) for (k, f, frozen, om), t in groups.items()), lost
+
+    def consumed(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The optimizer has used what stands in these tensors."""
+        for tensor in tensors:
+            number = self.recorder.tensors.find(tensor)
+            leaf = self.leaves.get(number) if number is not None else None
+            if leaf is not None and tensor.requires_grad:
+                for fill in leaf.fills:
+                    fill[1] += 1
+                if leaf.grad is not None and _grad(tensor) is not leaf.grad():
+                    # the optimizer itself replaced or removed the gradient
+                    grad = _grad(tensor)
+                    leaf.grad = None if grad is None else weakref.ref(grad)
+                    if grad is None:
+                        leaf.empty()
+
+    def was_read(self, tensor: torch.Tensor) -> int | None:
+        """The program read this leaf's gradient.  Returns its number when it is followed."""
+        number = self.recorder.tensors.find(tensor)
+        leaf = self.leaves.get(number) if number is not None else None
+        if leaf is None:
+            return None
+        leaf.read = True
+        return leaf.number
+
+    def pending(self, tensors: Iterable[torch.Tensor] | None = None) -> tuple[int, ...]:
+        """Backwards whose contributions stand unconsumed in gradients now (of these tensors, or of all)."""
+        found: set[int] = set()
+        for leaf in self._choose(tensors):
+            found.update(b for b, c in leaf.fills if c == 0)
+        return tuple(sorted(found))
+
+    def standing(self) -> set[int]:
+        """Backwards whose contributions stand in any gradient now, consumed or not."""
+        return {b for leaf in self.leaves.values() for b, _ in leaf.fills}
+
+    def _choose(self, tensors: Iterable[torch.Tensor] | None) -> Iterable[Leaf]:
+        if tensors is None:
+            return [leaf for leaf in self.leaves.values() if leaf.fills and _still_there(leaf)]
+        chosen = []
+        for tensor in tensors:
+            number = self.recorder.tensors.find(tensor)
+            leaf = self.leaves.get(number) if number is not None else None
+            if leaf is not None:
+                chosen.append(leaf)
+        return chosen
+
+
+def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    if not tensor.is_leaf:
+        return None  # reading .grad of a non-leaf would warn
+    return tensor.grad
+
+
+def _still_there(leaf: Leaf) -> bool:
+    tensor = leaf.ref()
+    return tensor is not None and _grad(tensor) is not None
+
+
+def _all_zero(grad: torch.Tensor | None) -> bool:
+    if grad is None or grad.is_sparse:
+        return False
+    return not bool(grad.detach().any())

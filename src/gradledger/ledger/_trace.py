@@ -1,0 +1,565 @@
+"""The trace: every torch operation of the watched iterations, as values and the operations that made them.
+
+A TorchFunctionMode sees the calls that a program makes on tensors (not what torch does inside them).  Each tensor value
+gets a token; an in-place write gives the same tensor a new token.  Values know the operation that made them, so a
+number in a loss can be followed back through detaches, numpy round trips and no_grad blocks to the parameters it came
+from, which the autograd graph alone cannot tell.  Only numbers and strings are kept, of the last few iterations;
+tensors are held by weak references alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+
+from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger import _site
+from gradledger.ledger._identity import WeakTable
+from gradledger.ledger._naming import ELEMENTWISE, EXITS, VIEWS, canonical, is_inplace, raw_name
+from gradledger.ledger._recorder import Recorder
+
+KEPT_ITERATIONS = 2  # older values are forgotten
+MAX_OPS = 20_000  # an iteration with more operations than this is watched no further
+_SIMPLE = (bool, int, float, str)
+
+
+@dataclass(slots=True)
+class Call:
+    """A forward call that the program made itself."""
+
+    number: int
+    module: int
+    site: Site
+    training: bool
+    grad_on: bool
+    iteration: int
+    order: int
+    inputs_need_grad: bool = False
+    output_has_graph: bool = False
+    outputs: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    refs: tuple[weakref.ref[torch.Tensor], ...] = ()
+    walked: bool = False
+    elements: int = 0
+    batch: int = 0
+    then: str = ""
+    then_site: Site = NOWHERE
+    fed_walked: bool = False
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation.  `operands`: positional arguments of elementwise operations (token or number); `ins`: all tensor tokens."""
+
+    name: str
+    site: Site
+    ins: tuple[int, ...]
+    operands: tuple[Any, ...]
+    options: dict[str, Any]
+    grad_on: bool
+    order: int
+    in_forward: bool
+    inplace: bool = False
+
+
+@dataclass(slots=True)
+class Value:
+    """One tensor value.  `leaf`: number of the followed tensor it is; `node`: sequence number of its grad_fn."""
+
+    token: int
+    op: Op | None
+    shape: tuple[int, ...]
+    graph: bool
+    node: int
+    iteration: int
+    leaf: int | None = None
+    floating: bool = True
+    call: Call | None = None
+    grad_input: bool = False  # result of autograd.grad without create_graph
+    is_parameter: bool = False
+    is_leaf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A value left the tensor world (`.item()`, `.numpy()`, ...)."""
+
+    how: str
+    token: int
+    site: Site
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a tensor came from, as far as the trace remembers."""
+
+    op: str
+    site: Site
+    in_init: bool
+    in_forward: bool
+    from_parameter: bool
+
+
+@dataclass(slots=True)
+class Alias:
+    """`token` shares memory with the graph value `base`, behind autograd's back."""
+
+    base: int
+    how: str
+    site: Site
+
+
+@dataclass(slots=True)
+class AliasWrite:
+    """An in-place write through an alias, waiting for a backward that uses the base."""
+
+    op: str
+    site: Site
+    alias: Alias
+    base_node: int
+    base_op: str
+    base_site: Site
+
+
+@dataclass
+class Listeners:
+    """What the trace tells others, as it happens.  Each list is called in order; errors are contained."""
+
+    op: list[Callable[[Op, list[Value], Any], None]] = field(default_factory=list)
+    grad_set: list[Callable[[torch.Tensor, Any], None]] = field(default_factory=list)
+    grad_read: list[Callable[[torch.Tensor, Any, FrameType], None]] = field(default_factory=list)
+    flag_set: list[Callable[[torch.Tensor, bool, bool], None]] = field(default_factory=list)
+    data_set: list[Callable[[torch.Tensor, torch.Tensor, int | None, float | None], None]] = field(default_factory=list)
+    written: list[Callable[[torch.Tensor, torch.Tensor | None, str, float | None, Op], None]] = field(default_factory=list)
+    user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
+
+
+class Trace:
+    """Values and operations of the last iterations; on and off with the recorder's detail."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.listeners = Listeners()
+        self.tokens: WeakTable[torch.Tensor] = WeakTable()
+        self.values: dict[int, Value] = {}
+        self.by_node: dict[int, int] = {}
+        self.exits: list[Exit] = []
+        self.aliases: dict[int, Alias] = {}
+        self.param_aliases: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.alias_writes: list[AliasWrite] = []
+        self.calls: dict[int, Call] = {}
+        self.stack: list[Call] = []
+        self.depth = 0
+        self.paused = 0
+        self.optimizer_running = 0
+        self.ops = 0
+        self.order = 0
+        self._by_iteration: defaultdict[int, list[int]] = defaultdict(list)
+        self._mode: _Mode | None = None
+        self._frames_seen: set[int] = set()
+        recorder.on_iteration.append(self._new_iteration)
+
+    # ------------------------------------------------------------------ on and off
+
+    def on(self) -> None:
+        """Put our mode at the bottom of the mode stack, under any mode of the program."""
+        if self._mode is not None:
+            return
+        self._mode = _Mode(self)
+        above = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        _push_mode(self._mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+
+    def off(self) -> None:
+        """Take our mode out, wherever it is in the stack."""
+        if self._mode is None:
+            return
+        above = []
+        while _len_torch_function_stack():
+            mode = _pop_mode()
+            if mode is self._mode:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+        self._mode = None
+        self.stack.clear()
+        self.depth = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether operations are being recorded now."""
+        return self._mode is not None and not self.paused
+
+    def _new_iteration(self, iteration: int) -> None:
+        self.ops = 0
+        self._frames_seen.clear()
+        old = [i for i in self._by_iteration if i < iteration - KEPT_ITERATIONS]
+        for i in old:
+            for token in self._by_iteration.pop(i):
+                value = self.values.pop(token, None)
+                if value is not None and self.by_node.get(value.node) == token:
+                    del self.by_node[value.node]
+                self.aliases.pop(token, None)
+                self.param_aliases.pop(token, None)
+        if old:
+            horizon = min((v for v in self._by_iteration), default=iteration)
+            self.calls = {k: c for k, c in self.calls.items() if c.iteration >= horizon or not c.walked}
+            if len(self.calls) > 4096:
+                self.calls = dict(list(self.calls.items())[-2048:])
+        self.exits = self.exits[-256:]
+        self.alias_writes = self.alias_writes[-64:]
+
+    # ------------------------------------------------------------------ look-ups
+
+    def token_of(self, tensor: torch.Tensor) -> int:
+        """Token of the tensor's present value; unknown tensors enter as values without an operation."""
+        token = self.tokens.find(tensor)
+        if token is None or token not in self.values:
+            token = self.tokens.number(tensor) if token is None else token
+            self._enter(token, tensor, None)
+        return token
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """The value record of a tensor.  A tensor that came out of an untraced call is found by its autograd node."""
+        value = self.values[self.token_of(tensor)]
+        if value.op is None and value.graph and value.leaf is None:
+            known = self.by_node.get(value.node)
+            if known is not None and known in self.values:
+                return self.values[known]
+        return value
+
+    def origin(self, tensor: torch.Tensor) -> Origin | None:
+        """Which operation made a tensor, and where; None when it was made before or outside the watched iterations."""
+        token = self.tokens.find(tensor)
+        value = self.values.get(token) if token is not None else None
+        if value is None or value.op is None:
+            return None
+        op = value.op
+        return Origin(op.name, op.site, op.site.in_init or op.site.function == "__init__", op.in_forward, self._from_parameter(value))
+
+    def _from_parameter(self, value: Value) -> bool:
+        for _ in range(8):
+            if value.is_parameter:
+                return True
+            if value.op is None or len(value.op.ins) != 1:
+                return False
+            parent = self.values.get(value.op.ins[0])
+            if parent is None:
+                return False
+            value = parent
+        return False
+
+    # ------------------------------------------------------------------ recording
+
+    def _enter(self, token: int, tensor: torch.Tensor, op: Op | None) -> Value:
+        graph = tensor.requires_grad
+        node = 0
+        leaf = self.recorder.tensors.find(tensor)
+        is_leaf = True
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        if graph:
+            is_leaf = tensor.is_leaf
+            if is_leaf:
+                if leaf is None:
+                    leaf = self.recorder.tensor_id(tensor)
+            elif not (op is not None and op.inplace and tensor._is_view()):
+                # an in-place write into a view would make grad_fn be built anew: leave that to the program
+                grad_fn = tensor.grad_fn
+                node = grad_fn._sequence_nr() if grad_fn is not None else 0  # type: ignore[attr-defined]
+                if node:
+                    self.by_node.setdefault(node, token)
+        elif is_parameter and leaf is None:
+            leaf = self.recorder.tensor_id(tensor)
+        value = Value(
+            token, op, tuple(tensor.shape), graph, node, self.recorder.iteration, leaf, tensor.is_floating_point(),
+            is_parameter=is_parameter, is_leaf=is_leaf,
+        )  # fmt: skip
+        self.values[token] = value
+        self._by_iteration[self.recorder.iteration].append(token)
+        return value
+
+    def enter_results(self, tensors: list[torch.Tensor], name: str, ins: list[torch.Tensor], site: Site, **options: Any) -> list[Value]:
+        """Record an operation that torch functions do not show (autograd.grad, a custom Function)."""
+        op = self._op(name, site, tuple(self.token_of(t) for t in ins), (), dict(options), torch.is_grad_enabled())
+        return [self._enter(self.tokens.renumber(t), t, op) for t in tensors]
+
+    def _op(self, name: str, site: Site, ins: tuple[int, ...], operands: tuple[Any, ...], options: dict[str, Any], grad_on: bool) -> Op:
+        self.order += 1
+        self.ops += 1
+        return Op(name, site, ins, operands, options, grad_on, self.order, self.depth > 0)
+
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """One torch function has run."""
+        name = canonical(func)
+        ins: list[torch.Tensor] = []
+        for a in args:
+            if isinstance(a, torch.Tensor):
+                ins.append(a)
+            elif isinstance(a, (list, tuple)):
+                ins.extend(x for x in a if isinstance(x, torch.Tensor))
+        for a in kwargs.values():
+            if isinstance(a, torch.Tensor):
+                ins.append(a)
+        if name in EXITS:
+            if ins:
+                self.order += 1
+                self.exits.append(Exit(name, self.token_of(ins[0]), _site.here(2), self.order))
+            return
+        outs = _tensors(out)
+        if not outs:
+            if name == "setitem" and ins:
+                outs = [ins[0]]
+            else:
+                return
+        if name in ("backward", "size", "dim", "requires_grad_", "register_hook", "retain_grad"):
+            return
+        inplace = is_inplace(func) or "out" in kwargs
+        site = _site.here(2)
+        tokens = tuple(self.token_of(t) for t in ins)
+        operands: tuple[Any, ...] = ()
+        if name in ELEMENTWISE:
+            operands = tuple(
+                _Ref(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None for a in args[:2]
+            )
+        options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, _SIMPLE)}
+        numbers = tuple(a for a in args if isinstance(a, _SIMPLE) or a is None)
+        if numbers and not operands:
+            options["_args"] = numbers
+        op = self._op(name, site, tokens, operands, options, torch.is_grad_enabled())
+        op.inplace = inplace
+        results: list[Value] = []
+        for t in outs:
+            token = self.tokens.find(t)
+            fresh = token is None or inplace
+            if not fresh and token is not None and token in self.values:
+                # the function returned one of its inputs (contiguous(), to() without effect): the same value
+                results.append(self.values[token])
+                continue
+            results.append(self._enter(self.tokens.renumber(t), t, op))
+        self._note_aliases(op, name, ins, tokens, outs, results)
+        if inplace and ins:
+            self._note_write(op, ins, tokens, outs)
+        for listener in self.listeners.op:
+            listener(op, results, args)
+        if self.listeners.user_frame:
+            frame = _site.user_frame(2)
+            if frame is not None and id(frame) not in self._frames_seen and frame.f_code.co_argcount:
+                self._frames_seen.add(id(frame))
+                for look in self.listeners.user_frame:
+                    look(frame)
+
+    def _note_aliases(
+        self, op: Op, name: str, ins: list[torch.Tensor], tokens: tuple[int, ...], outs: list[torch.Tensor], results: list[Value]
+    ) -> None:
+        if not ins:
+            return
+        source = self.values.get(tokens[0])
+        if source is None:
+            return
+        if name in ("detach", "data", "detach_"):
+            for r in results:
+                if source.graph and not source.is_leaf:
+                    self.aliases[r.token] = Alias(source.token, name, op.site)
+                if source.leaf is not None:
+                    self.param_aliases[r.token] = weakref.ref(ins[0])
+                elif source.token in self.param_aliases:
+                    self.param_aliases[r.token] = self.param_aliases[source.token]
+        elif name in VIEWS or op.inplace:
+            for t, r in zip(outs, results, strict=True):
+                if tokens[0] in self.aliases and (op.inplace or _shares(t, ins[0])):
+                    self.aliases[r.token] = self.aliases[tokens[0]]
+                if tokens[0] in self.param_aliases:
+                    self.param_aliases[r.token] = self.param_aliases[tokens[0]]
+
+    def _note_write(self, op: Op, ins: list[torch.Tensor], tokens: tuple[int, ...], outs: list[torch.Tensor]) -> None:
+        alias = self.aliases.get(tokens[0])
+        if alias is not None:
+            base = self.values.get(alias.base)
+            if base is not None and base.node:
+                made = base.op
+                self.alias_writes.append(
+                    AliasWrite(op.name, op.site, alias, base.node, made.name if made else "", made.site if made else NOWHERE)
+                )
+        if self.optimizer_running:
+            return
+        target = ins[0] if self.values[tokens[0]].leaf is not None and _is_followed(ins[0]) else None
+        if target is None:
+            ref = self.param_aliases.get(tokens[0])
+            target = ref() if ref is not None else None
+        if target is None:
+            return
+        source, tau = self.blend_source(tokens[1:], target)
+        raw = op.name
+        if raw == "lerp_" and tau is not None:
+            weight = op.options.get("weight", (op.options.get("_args") or (None,))[-1])
+            tau = float(weight) if isinstance(weight, (int, float)) else None
+        elif raw in ("add", "sub") and tau is not None:
+            alpha = op.options.get("alpha", 1.0)
+            tau = tau * float(alpha)
+        for listener in self.listeners.written:
+            listener(target, source, raw, tau, op)
+
+    def blend_source(self, tokens: tuple[int, ...], target: torch.Tensor) -> tuple[torch.Tensor | None, float | None]:
+        """Which other followed tensor flows into a write on `target`, and with which weight (product of plain numbers)."""
+        own = self.recorder.tensors.find(target)
+        queue: list[tuple[int, float, int]] = [(t, 1.0, 0) for t in tokens]
+        while queue:
+            token, weight, depth = queue.pop(0)
+            value = self.values.get(token)
+            if value is None or depth > 12:
+                continue
+            leaf = value.leaf
+            if leaf is None and token in self.param_aliases:
+                held = self.param_aliases[token]()
+                leaf = self.recorder.tensors.find(held) if held is not None else None
+            if leaf is not None:
+                if leaf != own:
+                    return self.recorder.tensors.get(leaf), weight
+                continue
+            if value.op is None:
+                continue
+            factor = weight
+            for operand in value.op.operands:
+                if isinstance(operand, (int, float)) and not isinstance(operand, _Ref):
+                    if value.op.name == "mul":
+                        factor *= operand
+                    elif value.op.name == "div" and operand:
+                        factor /= operand
+            alpha = value.op.options.get("alpha")
+            for i, t in enumerate(value.op.ins):
+                queue.append((t, factor * alpha if alpha is not None and i == 1 else factor, depth + 1))
+        return None, None
+
+    # ------------------------------------------------------------------ attribute access
+
+    def got(self, attribute: str, tensor: torch.Tensor, out: Any, caller: FrameType) -> None:
+        """A tensor attribute was read."""
+        if attribute == "grad":
+            if isinstance(out, torch.Tensor) and _site.is_user_code(caller.f_code):
+                for listener in self.listeners.grad_read:
+                    listener(tensor, out, caller)
+        elif isinstance(out, torch.Tensor) and attribute in ("data", "T", "mT", "real", "imag", "H"):
+            op = self._op(attribute, _site.here(2), (self.token_of(tensor),), (), {}, torch.is_grad_enabled())
+            result = self._enter(self.tokens.renumber(out), out, op) if self.tokens.find(out) is None else self.value_of(out)
+            self._note_aliases(op, attribute, [tensor], op.ins, [out], [result])
+
+    def was_set(self, attribute: str, tensor: torch.Tensor, new: Any, before: Any) -> None:
+        """A tensor attribute was written by the program."""
+        if self.optimizer_running:
+            return
+        if attribute == "grad":
+            for on_grad in self.listeners.grad_set:
+                on_grad(tensor, new)
+        elif attribute == "requires_grad":
+            for on_flag in self.listeners.flag_set:
+                on_flag(tensor, bool(new), bool(before))
+        elif attribute == "data" and isinstance(new, torch.Tensor):
+            token = self.token_of(new)
+            source, tau = self.blend_source((token,), tensor)
+            number = self.recorder.tensors.find(source) if source is not None else None
+            for on_data in self.listeners.data_set:
+                on_data(tensor, new, number, tau)
+            if self.recorder.tensors.find(tensor) is None:
+                self._enter(self.tokens.renumber(tensor), tensor, self._op("data", _site.here(2), (token,), (), {}, True))
+
+
+class _Ref(int):
+    """A token among operands, told apart from a plain number."""
+
+
+def is_ref(operand: Any) -> bool:
+    """Whether an operand of an elementwise operation is a token."""
+    return isinstance(operand, _Ref)
+
+
+def _is_followed(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad) or not tensor.requires_grad
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    try:
+        return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _tensors(out: Any) -> list[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (tuple, list)):
+        return [t for t in out if isinstance(t, torch.Tensor)]
+    return []
+
+
+class _Mode(TorchFunctionMode):
+    """Calls the function, then tells the trace.  Nothing it does can change or raise."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        trace = self._trace
+        if kwargs is None:
+            kwargs = {}
+        if trace.paused or trace.ops > MAX_OPS:
+            return func(*args, **kwargs)
+        name = raw_name(func)
+        if name == "__get__":
+            out = func(*args, **kwargs)
+            attribute = func.__self__.__name__
+            if attribute in _WATCHED_READS:
+                try:
+                    with torch._C.DisableTorchFunction():
+                        trace.got(attribute, args[0], out, sys._getframe(1))
+                except Exception as error:
+                    trace.recorder.fail("trace read", error)
+            return out
+        if name == "__set__":
+            attribute = func.__self__.__name__
+            before = None
+            if attribute == "requires_grad":
+                with torch._C.DisableTorchFunction():
+                    before = args[0].requires_grad
+            out = func(*args, **kwargs)
+            try:
+                with torch._C.DisableTorchFunction():
+                    trace.was_set(attribute, args[0], args[1], before)
+            except Exception as error:
+                trace.recorder.fail("trace write", error)
+            return out
+        if name == "requires_grad_" and args:
+            with torch._C.DisableTorchFunction():
+                before = args[0].requires_grad
+            out = func(*args, **kwargs)
+            try:
+                with torch._C.DisableTorchFunction():
+                    trace.was_set("requires_grad", args[0], out.requires_grad, before)
+            except Exception as error:
+                trace.recorder.fail("trace write", error)
+            return out
+        out = func(*args, **kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return out  # inside vmap/grad transforms tensors are wrappers: not looked at
+        if trace.optimizer_running and not torch.is_grad_enabled():
+            return out  # the optimizer's own arithmetic
+        try:
+            with torch._C.DisableTorchFunction():
+                trace.saw(func, args, kwargs, out)
+        except Exception as error:  # our mistakes are counted, never raised
+            trace.recorder.fail(f"trace {name}", error)
+        return out
+
+
+_WATCHED_READS = frozenset({"grad", "data", "T", "mT", "real", "imag", "H"})
