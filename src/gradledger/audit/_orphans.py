@@ -1,0 +1,119 @@
+"""Why does a leaf that gradients reach sit in no optimizer?  Exactly one of M1, M3, M4, M5, M7, G12, G17 answers.
+
+The rules of these codes all look at the same leaves: filled by reverse passes, held by no optimizer.  Each takes those
+that `classify` gives to it, so that one fault is told once.
+"""
+
+from __future__ import annotations
+
+from gradledger.audit.world import OptimizerInfo, World
+from gradledger.core import events as ev
+
+
+def classify(tensor: int, world: World) -> str:
+    """Code that explains why `tensor` is in no optimizer, or "" when an optimizer holds it.
+
+    M1: a raw tensor kept as attribute of a module; M3: kept in a plain list or dict; M4: attached after the optimizer
+    of its model was built; M5: the optimizer holds the parameters of another, discarded model; M7: unfrozen after the
+    optimizer was built; G17: data that was given requires_grad; G12: none of these.
+    """
+    if world.holders(tensor):
+        return ""
+    info = world.tensor(tensor)
+    if info.owners or info.former:
+        return _registered(tensor, world)
+    attribute = attribute_of(tensor, world)
+    if attribute is not None:
+        return "M3" if attribute.kind == "tensors" and attribute.is_parameter else "M1"
+    leaf = info.leaf
+    if leaf is not None and not leaf.is_parameter and (leaf.fed_to or leaf.in_loss):
+        return "G17"
+    return "G12"
+
+
+def attribute_of(tensor: int, world: World) -> ev.PlainAttribute | None:
+    """The plain attribute of a module in which this unregistered tensor is kept, if any."""
+    leaf = world.tensor(tensor).leaf
+    owners = [leaf.attribute_of] if leaf is not None and leaf.attribute_of is not None else list(world.modules)
+    for owner in owners:
+        for attribute in world.module(owner).plain:
+            if tensor in attribute.tensors and attribute.kind in ("tensor", "tensors"):
+                return attribute
+    return None
+
+
+def hidden_in(tensor: int, world: World) -> tuple[int, ev.PlainAttribute] | None:
+    """(module, attribute): the plain list, dict or attribute through which the tensor's module is used unregistered."""
+    line: set[int] = set()
+    for owner in world.owners(tensor):
+        line.add(owner)
+        line.update(world.ancestors(owner))
+    for module in world.modules.values():
+        if module.freed or module.ident in line:
+            continue
+        for attribute in module.plain:
+            if attribute.kind in ("module", "modules") and line.intersection(attribute.modules):
+                return module.ident, attribute
+    return None
+
+
+def siblings_optimizers(tensor: int, world: World) -> list[OptimizerInfo]:
+    """Optimizers that have stepped and hold other parameters of a model to which the tensor belongs."""
+    found: dict[int, OptimizerInfo] = {}
+    for root in world.owner_roots(tensor):
+        for other in world.tensors_of(root):
+            for holder in world.holders(other):
+                optimizer = world.optimizer(holder)
+                if optimizer.steps > 0:
+                    found[holder] = optimizer
+    return list(found.values())
+
+
+def joined_seq(tensor: int, world: World) -> int:
+    """When the tensor last became part of its model: its registration, or the latest attachment of a module above it."""
+    latest = 0
+    info = world.tensor(tensor)
+    for owner in world.owners(tensor):
+        here = info.made_seq
+        for module in (owner, *world.ancestors(owner)):
+            here = max(here, world.module(module).attached_seq)
+        latest = max(latest, here)
+    return latest or info.made_seq
+
+
+def idle_optimizer(tensor: int, world: World) -> OptimizerInfo | None:
+    """An optimizer whose steps find no gradient at all, built before the tensor's model: it holds a discarded model."""
+    made = max((world.module(root).made_seq for root in world.owner_roots(tensor)), default=0)
+    for optimizer in world.optimizers.values():
+        last = optimizer.last_step
+        if last is None or optimizer.steps < 2 or optimizer.made_seq > made:
+            continue
+        if all(life.grad in ("none", "zero") for life in last.lives) and not any(life.frozen for life in last.lives):
+            return optimizer
+    return None
+
+
+def is_copy(tensor: int, world: World) -> bool:
+    """Whether the tensor belongs to a module that is written from another one: a target, teacher or reference."""
+    return any(link.first.source != root for root in world.owner_roots(tensor) for link in world.copy_links(root))
+
+
+def _registered(tensor: int, world: World) -> str:
+    info = world.tensor(tensor)
+    optimizers = siblings_optimizers(tensor, world)
+    if not optimizers and idle_optimizer(tensor, world) is not None:
+        return "M5"
+    unfrozen = info.unfrozen_seq
+    if unfrozen is not None:
+        pool = optimizers or [o for o in world.optimizers.values() if o.steps > 0]
+        if any(o.made_seq < unfrozen for o in pool):
+            return "M7"
+    if optimizers:
+        joined = joined_seq(tensor, world)
+        return "M4" if all(o.made_seq < joined for o in optimizers) else "G12"
+    if is_copy(tensor, world):
+        return "G12"
+    hidden = hidden_in(tensor, world)
+    if hidden is not None and world.trained_module(world.root(hidden[0])):
+        return "M3"
+    return "G12"
