@@ -70,7 +70,7 @@ def siblings_optimizers(tensor: int, world: World) -> list[OptimizerInfo]:
 
 
 def joined_seq(tensor: int, world: World) -> int:
-    """When the tensor last became part of its model: its registration, or the latest attachment of a module above it."""
+    """When the tensor last became part of its model: its registration or the latest attachment above it."""
     latest = 0
     info = world.tensor(tensor)
     for owner in world.owners(tensor):
