@@ -49,6 +49,7 @@ class Life:
     first, since the last clear), "assigned" (written by the program itself, e.g. `p.grad = g`).
     `frozen`: requires_grad is False.  `moved`: did the step change the values (None: not looked at).
     Of a long history `fills` keeps the four oldest and the eight newest; `omitted` counts those left out between.
+    `rescaled`: the program changed the gradient in place after the last fill (clipping and scalers not counted).
     """
 
     tensors: tuple[int, ...]
@@ -57,6 +58,7 @@ class Life:
     frozen: bool = False
     moved: bool | None = None
     omitted: int = 0
+    rescaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

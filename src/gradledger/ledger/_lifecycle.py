@@ -31,6 +31,7 @@ class Leaf:
     zeroed: bool = False
     read: bool = False
     grad: weakref.ref[torch.Tensor] | None = None
+    version: int = 0
     before: torch.Tensor | None = None
     before_version: int = 0
 
@@ -59,7 +60,6 @@ class Lifecycle:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.leaves: dict[int, Leaf] = {}
-        self._of_grad: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def follow(self, tensor: torch.Tensor) -> Leaf:
         """Start to follow a leaf (again: no effect)."""
@@ -153,6 +153,7 @@ class Lifecycle:
                 leaf.empty()
             leaf.add(backward)
             leaf.grad = weakref.ref(grad)
+            leaf.version = grad._version
             filled.append(leaf.number)
         return filled
 
@@ -184,7 +185,7 @@ class Lifecycle:
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
-        groups: dict[tuple[str, tuple[Fill, ...], bool, int], list[int]] = {}
+        groups: dict[tuple[str, tuple[Fill, ...], bool, int, bool], list[int]] = {}
         gone: list[Leaf] = []
         order: list[tuple[Leaf, torch.Tensor]] = []
         for tensor in tensors:
@@ -193,7 +194,8 @@ class Lifecycle:
             order.append((leaf, tensor))
         lost = self._found_gone(gone)
         for leaf, tensor in order:
-            if _grad(tensor) is None:
+            grad = _grad(tensor)
+            if grad is None:
                 kind = "none"
             elif leaf.fills:
                 kind = "filled"
@@ -201,9 +203,10 @@ class Lifecycle:
                 kind = "zero"
             else:
                 kind = "assigned"
-            key = (kind, leaf.history(), not tensor.requires_grad, leaf.omitted)
+            rescaled = kind == "filled" and grad is not None and grad._version != leaf.version
+            key = (kind, leaf.history(), not tensor.requires_grad, leaf.omitted, rescaled)
             groups.setdefault(key, []).append(leaf.number)
-        return tuple(Life(tuple(t), k, f, frozen, None, om) for (k, f, frozen, om), t in groups.items()), lost
+        return tuple(Life(tuple(t), k, f, fr, None, om, re) for (k, f, fr, om, re), t in groups.items()), lost
 
     def consumed(self, tensors: Iterable[torch.Tensor]) -> None:
         """The optimizer has used what stands in these tensors."""
@@ -219,6 +222,15 @@ class Lifecycle:
                     leaf.grad = None if grad is None else weakref.ref(grad)
                     if grad is None:
                         leaf.empty()
+
+    def changed_by_torch(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Clipping or a scaler has just changed these gradients in place: not the program's own rescaling."""
+        for tensor in tensors:
+            number = self.recorder.tensors.find(tensor)
+            leaf = self.leaves.get(number) if number is not None else None
+            grad = _grad(tensor)
+            if leaf is not None and grad is not None:
+                leaf.version = grad._version
 
     def was_read(self, tensor: torch.Tensor) -> int | None:
         """The program read this leaf's gradient.  Returns its number when it is followed."""
