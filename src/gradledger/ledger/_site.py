@@ -52,8 +52,11 @@ def here(skip: int = 1) -> Site:
         return NOWHERE
     while frame is not None and not is_user_code(frame.f_code):
         frame = frame.f_back
-    if frame is None:
-        return NOWHERE
+    return NOWHERE if frame is None else of(frame)
+
+
+def of(frame: FrameType) -> Site:
+    """The site of a frame of user code."""
     code = frame.f_code
     callers: list[Frame] = []
     in_init = code.co_name == "__init__"
