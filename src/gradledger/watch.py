@@ -1,0 +1,250 @@
+"""Audit a piece of running code: the one place that wires the ledger to the audit.
+
+    >>> from gradledger.watch import watch
+    >>> with watch() as w:
+    ...     train()                      # doctest: +SKIP
+    >>> for finding in w.findings:
+    ...     print(finding.key, finding.site.line, finding.message)
+
+The rules see each fact as it is recorded, so nothing is kept for later but what they need; with `store` the facts are
+also written to a file that can be judged again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from gradledger.audit.engine import Judge
+from gradledger.audit.report import Report
+from gradledger.audit.rule import Finding
+from gradledger.core.errors import UsageError
+from gradledger.core.events import Event, RunEnded, RunStarted
+from gradledger.core.site import NOWHERE, Frame
+
+if TYPE_CHECKING:
+    from gradledger.ledger._session import Session
+
+
+class Sink(Protocol):
+    """Where events go beside the rules."""
+
+    def put(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the watched code ended."""
+
+    exit_code: int = 0
+    exception: str = ""
+    message: str = ""
+    frames: tuple[Frame, ...] = ()
+
+
+class _Tee:
+    """Hands each event to the rules and to the store, if there is one; a store that fails is given up."""
+
+    def __init__(self, judge: Judge, store: Sink | None) -> None:
+        self.judge, self.store = judge, store
+        self.lost = ""
+
+    def put(self, event: Event) -> None:
+        self.judge.put(event)
+        if self.store is not None:
+            try:
+                self.store.put(event)
+            except Exception as error:
+                self._give_up(error)
+
+    def close(self) -> None:
+        if self.store is not None:
+            try:
+                self.store.close()
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.store = None
+        self.lost = f"the run could not be stored: {type(error).__name__}: {error}"
+
+
+class Watch:
+    """What happened while a block ran, and what is wrong with it.
+
+    `program`, `argv`: told in the report; `select`, `ignore`: rules by code, name or series letter; `store`: path of
+    a new ledger file (None: nothing is written).
+    """
+
+    def __init__(
+        self,
+        *,
+        program: str = "",
+        argv: Sequence[str] = (),
+        select: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        store: Path | None = None,
+    ) -> None:
+        self._program, self._argv = program, tuple(argv)
+        self._judge = Judge(select=select, ignore=ignore)
+        self.store = store
+        self._tee: _Tee | None = None
+        self._session: Session | None = None
+        self._joined: Watch | None = None
+        self._report: Report | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Install the probes and begin.  Inside another watch this one joins it.
+
+        Raises UsageError when it was started before.
+        """
+        global _active
+        if self._session is not None or self._joined is not None or self._ended:
+            raise UsageError(
+                got="a second start",
+                wanted="one `with` block a watch",
+                where="gradledger.watch.watch",
+                next_step="call watch() again for a new one",
+            )
+        if _active is not None:
+            self._joined = _active
+            return
+        import torch
+
+        from gradledger.ledger._session import Session
+
+        self._tee = _Tee(self._judge, self._open_store())
+        session = self._session = Session.open(self._tee)
+        session.recorder.emit(
+            RunStarted,
+            NOWHERE,
+            program=self._program,
+            argv=self._argv,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+        )
+        session.install()
+        _active = self
+        _forks.register()
+
+    def stop(self, end: End | None = None) -> None:
+        """Remove the probes and record how the block ended.  A second call does nothing."""
+        global _active
+        if self._ended:
+            return
+        self._ended = True
+        session = self._session
+        if session is None:
+            return
+        session.uninstall()
+        _active = None
+        end = end or End()
+        recorder = session.recorder
+        recorder.emit(
+            RunEnded,
+            NOWHERE,
+            exit_code=end.exit_code,
+            exception=end.exception,
+            message=end.message[:500],
+            frames=end.frames,
+            steps=recorder.steps,
+            backwards=recorder.backwards,
+            calls=recorder.calls,
+            failures=tuple(f"{text} ({count}x)" for text, count in recorder.failures.most_common(20)),
+            not_watched=tuple(f"{code}: {reason}" for code, reason in recorder.not_watched.items()),
+        )
+        recorder.close()
+
+    def report(self) -> Report:
+        """The judgement; within the block, the one on what happened so far."""
+        if self._joined is not None:
+            return self._joined.report()
+        if not self._ended:
+            return self._judge.finish()
+        if self._report is None:
+            self._report = self._judge.finish()
+        return self._report
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings of `report()`, ordered by consequence."""
+        return self.report().findings
+
+    @property
+    def stored(self) -> bool:
+        """Whether the facts are being kept in a file."""
+        return self._tee is not None and self._tee.store is not None
+
+    @property
+    def store_problem(self) -> str:
+        """Why they are not, when they should be; else ""."""
+        return self._tee.lost if self._tee is not None else ""
+
+    def forget(self) -> None:
+        """Record nothing more: this process is a child that the program forked."""
+        if self._session is not None:
+            self._session.recorder.enabled = False
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is None or isinstance(error, SystemExit):
+            self.stop(End())
+        else:
+            self.stop(End(exit_code=1, exception=type(error).__qualname__, message=str(error)))
+
+    def _open_store(self) -> Sink | None:
+        if self.store is None:
+            return None
+        from gradledger.ledger._sink import SqliteSink
+
+        try:
+            return SqliteSink(self.store)
+        except Exception as error:
+            print(f"gradledger: the run is not stored: {type(error).__name__}: {error}", file=sys.stderr)
+            return None
+
+
+def watch(*, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path | None = None) -> Watch:
+    """Audit a block of code: ``with watch() as w: ...``, then `w.findings` or `w.report()`.
+
+    `select`, `ignore`: rules by code, name or series letter; `store`: path of a ledger file to write.
+    Raises UsageError when `select` or `ignore` names no rule.
+    """
+    return Watch(program=sys.argv[0] if sys.argv else "", argv=sys.argv[1:], select=select, ignore=ignore, store=store)
+
+
+_active: Watch | None = None
+
+
+class _Forks:
+    """A forked child must not write into the parent's ledger."""
+
+    def __init__(self) -> None:
+        self._registered = False
+
+    def register(self) -> None:
+        if not self._registered and hasattr(os, "register_at_fork"):
+            self._registered = True
+            os.register_at_fork(after_in_child=self._in_child)
+
+    @staticmethod
+    def _in_child() -> None:
+        global _active
+        if _active is not None:
+            _active.forget()
+            _active = None
+
+
+_forks = _Forks()

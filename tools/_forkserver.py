@@ -1,0 +1,171 @@
+"""Run many scripts under the audit quickly: torch is imported once, each script runs in a forked child.
+
+A child is what `gradledger audit --format json --output FILE SCRIPT` would be, but for the import of torch, which for
+small scripts is nearly all of the time.  The parent never runs a script and starts no thread, so forking it is safe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEMORY_LIMIT = 8 << 30  # bytes of address space beyond which a script is taken for a runaway
+
+
+@dataclass(frozen=True)
+class Job:
+    """`folder` is copied to a scratch folder, `script` (a path within it) is run there with `options` before its name."""
+
+    folder: Path
+    script: str
+    options: tuple[str, ...] = ()
+    copy_all: bool = True
+
+
+@dataclass
+class Result:
+    """`report`: the JSON report (None: there was none); `output`: stdout and stderr of the script together."""
+
+    job: Job
+    report: dict[str, Any] | None = None
+    exit_code: int | None = None
+    output: str = ""
+    seconds: float = 0.0
+    timed_out: bool = False
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Child:
+    job: Job
+    scratch: Path
+    started: float
+
+
+def preload() -> None:
+    """Import what every script needs; call before `run_all`."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    import torch
+    import torch.utils.data
+
+    import gradledger.cli.commands.audit
+    import gradledger.ledger._session
+    from gradledger.audit import registry
+
+    registry.load()
+    torch.set_num_threads(1)
+
+
+def run_all(jobs: Iterable[Job], *, workers: int = 2, timeout: float = 120.0) -> Iterator[Result]:
+    """Yield a result for each job, in order of completion."""
+    todo = list(reversed(list(jobs)))
+    running: dict[int, _Child] = {}
+    try:
+        while todo or running:
+            while todo and len(running) < workers:
+                job = todo.pop()
+                scratch = Path(tempfile.mkdtemp(prefix="gradledger-score-"))
+                _copy(job, scratch / "work")
+                running[_fork(job, scratch)] = _Child(job, scratch, time.perf_counter())
+            yield from _collect(running, timeout)
+            time.sleep(0.005)
+    finally:
+        for pid, child in running.items():
+            _kill(pid)
+            os.waitpid(pid, 0)
+            shutil.rmtree(child.scratch, ignore_errors=True)
+
+
+def _collect(running: dict[int, _Child], timeout: float) -> Iterator[Result]:
+    for pid, child in list(running.items()):
+        late = time.perf_counter() - child.started > timeout
+        if late:
+            _kill(pid)
+        done, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+        if not done:
+            continue
+        del running[pid]
+        _kill(pid)  # what the script left behind in its process group
+        yield _result(child, status, late)
+        shutil.rmtree(child.scratch, ignore_errors=True)
+
+
+def _result(child: _Child, status: int, late: bool) -> Result:
+    result = Result(child.job, exit_code=os.waitstatus_to_exitcode(status), timed_out=late)
+    result.seconds = time.perf_counter() - child.started
+    result.output = (child.scratch / "output").read_text(encoding="utf-8", errors="replace")
+    try:
+        result.report = json.loads((child.scratch / "report.json").read_text(encoding="utf-8"))
+        result.findings = result.report["findings"] if result.report else []
+    except (OSError, ValueError, KeyError):
+        result.report = None
+    return result
+
+
+def _copy(job: Job, target: Path) -> None:
+    if job.copy_all:
+        shutil.copytree(job.folder, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    else:
+        target.mkdir(parents=True)
+        (target / job.script).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(job.folder / job.script, target / job.script)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _fork(job: Job, scratch: Path) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _child(job, scratch)
+    except SystemExit as error:
+        _finish(error.code if isinstance(error.code, int) else int(error.code is not None))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        _finish(70)
+    _finish(0)
+    raise AssertionError("unreachable")
+
+
+def _finish(code: int) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _child(job: Job, scratch: Path) -> None:
+    os.setpgid(0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with (scratch / "output").open("wb") as out, open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    os.chdir(scratch / "work")
+    os.environ["GRADLEDGER_HOME"] = str(scratch / "home")
+    from gradledger.cli.commands.audit import main
+
+    main(["--format", "json", "--output", str(scratch / "report.json"), *job.options, job.script])
