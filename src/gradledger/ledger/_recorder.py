@@ -22,6 +22,7 @@ from gradledger.ledger import _site
 from gradledger.ledger._identity import FollowedTable, WeakTable
 
 E = TypeVar("E", bound=Event)
+P = TypeVar("P")
 
 FULL_ITERATIONS = 20  # watched in full from the start
 SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
@@ -60,15 +61,18 @@ class Recorder:
         self.detail = True
         self.spent = 0.0
         self._suspicion_until = -1
+        self._phases: Counter[tuple[str, int]] = Counter()
         self._phase_calls_left = 0
         self._seq = 0
         self._lock = threading.RLock()
         self._dead_modules: list[int] = []
+        self._deferred: dict[str, tuple[Callable[[], None], frozenset[type[Event]]]] = {}
+        self._parts: dict[type, Any] = {}
         self._closed = False
 
     # ------------------------------------------------------------------ events
 
-    def emit(self, cls: type[E], site: Site | None = None, **values: Any) -> E | None:
+    def emit(self, cls: type[E], site: Site | None = None, /, **values: Any) -> E | None:
         """Record one fact.  `site=None`: found from the running stack.  Returns the event (None when recording is off)."""
         if not self.enabled:
             return None
@@ -79,10 +83,35 @@ class Recorder:
                 dead, self._dead_modules = self._dead_modules, []
                 for number in dead:
                     self.emit(ModuleFreed, NOWHERE, module=number)
+            if self._deferred:
+                self._run_deferred(cls)
             self._seq += 1
             event = cls(seq=self._seq, iteration=self.iteration, site=site, **values)
             self.sink.put(event)
         return event
+
+    def defer(self, key: str, flush: Callable[[], None], past: frozenset[type[Event]] = frozenset()) -> None:
+        """Call `flush` once, right before the next event whose class is not in `past`.
+
+        For facts that a program makes tensor by tensor in a loop and that are one fact: collected, told once, in order.
+        """
+        self._deferred[key] = (flush, past)
+
+    def _run_deferred(self, cls: type[Event]) -> None:
+        ready = [key for key, (_, past) in self._deferred.items() if cls not in past]
+        for flush, _ in [self._deferred.pop(key) for key in ready]:
+            try:
+                flush()
+            except Exception as error:
+                self.fail("deferred", error)
+
+    def part(self, cls: type[P]) -> P:
+        """The one instance of `cls` in this run: state that a probe shares with others, made at its first mention."""
+        found = self._parts.get(cls)
+        if found is None:
+            found = self._parts[cls] = cls()
+        part: P = found
+        return part
 
     @contextmanager
     def guard(self, where: str) -> Iterator[None]:
@@ -132,15 +161,30 @@ class Recorder:
             callback(self.iteration)
         self._settle()
 
+    def iteration_without_optimizer(self) -> None:
+        """In a program that has no optimizer, each backward closes an iteration."""
+        self.iteration += 1
+        for callback in self.on_iteration:
+            callback(self.iteration)
+        self._settle()
+
     def suspicious(self) -> None:
         """Something unusual happened: watch the coming iterations in full."""
         self._suspicion_until = self.iteration + SUSPICION_LENGTH
         self._settle()
 
     def new_phase(self) -> None:
-        """The program changed phase (train/eval switch, a new pass over a loader): watch the next calls in full."""
-        self._phase_calls_left = PHASE_CALLS
-        self._settle()
+        """The program changed phase (train/eval switch, a new pass over a loader): watch the next calls in full.
+
+        The first eight changes at a line are watched, then every power of two, so that a loop of short epochs is not
+        watched in full for ever.
+        """
+        key = _site.here(1).key()
+        self._phases[key] += 1
+        seen = self._phases[key]
+        if seen <= 8 or seen & (seen - 1) == 0:
+            self._phase_calls_left = PHASE_CALLS
+            self._settle()
 
     def call_done(self) -> None:
         """A forward call made by the program itself is complete."""

@@ -1,22 +1,32 @@
 """What the probes of one watched run share, and how they are all installed and removed.
 
 A probe is a module under `probes/` that defines `install(session) -> undo`.  They are found by one scan of the folder,
-in the order of their file names; undone in reverse.
+in the order of their file names; undone in reverse.  Facts that one probe knows and another needs pass through the
+fields below: each has one writer, and a harmless default for when that probe is not there.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import torch
+
+from gradledger.core.events import Dropped
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import probes
 from gradledger.ledger._lifecycle import Lifecycle
 from gradledger.ledger._recorder import Recorder, Sink
 from gradledger.ledger._trace import Trace
 
 Install = Callable[["Session"], Callable[[], None]]
+
+
+def _nothing(*_: object) -> None:
+    return None
 
 
 @dataclass
@@ -26,6 +36,26 @@ class Session:
     recorder: Recorder
     trace: Trace
     lifecycle: Lifecycle
+    # written by probes/optimizers.py: numbers of all tensors that an optimizer holds
+    held: set[int] = field(default_factory=set)
+    emit_unseen: Callable[[tuple[Dropped, ...]], None] = _nothing
+    # written by probes/calls.py: where free leaves were made, and which modules they were fed to
+    leaf_sites: dict[int, Site] = field(default_factory=dict)
+    fed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    leaves_in_loss: set[int] = field(default_factory=set)
+    # written by probes/backward.py
+    first_non_finite: Callable[[str, Site], None] = _nothing
+    # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these tensors' gradients
+    is_scaled: Callable[[torch.Tensor], bool] = lambda root: False
+    scale_of: Callable[[Iterable[torch.Tensor]], float | None] = lambda tensors: None
+    # written by probes/graphs.py: the operation most likely to have made the first non-finite value
+    suspect: Callable[[], tuple[str, Site, str]] = lambda: ("", NOWHERE, "")
+    # anyone may append: called right before a backward or a step writes, after a step, when a root was walked, at the end
+    at_backward: list[Callable[[], None]] = field(default_factory=list)
+    at_step: list[Callable[[list[torch.Tensor], Site], None]] = field(default_factory=list)
+    step_done: list[Callable[[], None]] = field(default_factory=list)
+    at_root: list[Callable[[torch.Tensor, Site], None]] = field(default_factory=list)
+    at_end: list[Callable[[], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
 
     @classmethod
@@ -33,6 +63,26 @@ class Session:
         """A session that records into `sink`; nothing is installed yet."""
         recorder = Recorder(sink)
         return cls(recorder, Trace(recorder), Lifecycle(recorder))
+
+    def before_backward(self) -> None:
+        """A reverse pass is about to write gradients."""
+        for call in self.at_backward:
+            call()
+
+    def before_step(self, tensors: list[torch.Tensor], site: Site) -> None:
+        """An optimizer is about to consume the gradients of `tensors`."""
+        for call in self.at_step:
+            call(tensors, site)
+
+    def after_step(self) -> None:
+        """An optimizer has stepped."""
+        for call in self.step_done:
+            call()
+
+    def root_walked(self, root: torch.Tensor, site: Site) -> None:
+        """A reverse pass from `root` is complete."""
+        for call in self.at_root:
+            call(root, site)
 
     def install(self) -> None:
         """Install every probe.  A probe that cannot be installed is counted as a failure; the others go on."""
@@ -44,7 +94,10 @@ class Session:
                 self.recorder.fail(f"install {name}", error)
 
     def uninstall(self) -> None:
-        """Remove every probe, in reverse order."""
+        """Remove every probe, in reverse order; facts still held back are recorded first."""
+        for call in self.at_end:
+            with self.recorder.guard("end"):
+                call()
         while self._undos:
             undo = self._undos.pop()
             try:

@@ -159,7 +159,8 @@ class Trace:
         self.calls: dict[int, Call] = {}
         self.stack: list[Call] = []
         self.depth = 0
-        self.paused = 0
+        self.inside = 0
+        self.wanted = False
         self.optimizer_running = 0
         self.ops = 0
         self.order = 0
@@ -172,7 +173,8 @@ class Trace:
 
     def on(self) -> None:
         """Put our mode at the bottom of the mode stack, under any mode of the program."""
-        if self._mode is not None:
+        self.wanted = True
+        if self._mode is not None or self.inside:
             return
         self._mode = _Mode(self)
         above = [_pop_mode() for _ in range(_len_torch_function_stack())]
@@ -181,8 +183,15 @@ class Trace:
             _push_mode(mode)
 
     def off(self) -> None:
-        """Take our mode out, wherever it is in the stack."""
-        if self._mode is None:
+        """Take our mode out, wherever it is in the stack.
+
+        While one of our own handlers runs, the stack must stay as it is: then the mode only lets everything pass, and
+        `settle()` takes it out at the next safe moment.
+        """
+        self.wanted = False
+        self.stack.clear()
+        self.depth = 0
+        if self._mode is None or self.inside:
             return
         above = []
         while _len_torch_function_stack():
@@ -193,15 +202,22 @@ class Trace:
         for mode in reversed(above):
             _push_mode(mode)
         self._mode = None
-        self.stack.clear()
-        self.depth = 0
+
+    def settle(self) -> None:
+        """Bring the mode stack to what was last asked for."""
+        if not self.inside and self.wanted != (self._mode is not None):
+            if self.wanted:
+                self.on()
+            else:
+                self.off()
 
     @property
     def active(self) -> bool:
         """Whether operations are being recorded now."""
-        return self._mode is not None and not self.paused
+        return self.wanted and self._mode is not None
 
     def _new_iteration(self, iteration: int) -> None:
+        self.settle()
         self.ops = 0
         self._frames_seen.clear()
         old = [i for i in self._by_iteration if i < iteration - KEPT_ITERATIONS]
@@ -513,8 +529,15 @@ class _Mode(TorchFunctionMode):
         trace = self._trace
         if kwargs is None:
             kwargs = {}
-        if trace.paused or trace.ops > MAX_OPS:
+        if not trace.wanted or trace.ops > MAX_OPS:
             return func(*args, **kwargs)
+        trace.inside += 1
+        try:
+            return self._watched(trace, func, args, kwargs)
+        finally:
+            trace.inside -= 1
+
+    def _watched(self, trace: Trace, func: Any, args: Any, kwargs: Any) -> Any:
         name = raw_name(func)
         if name == "__get__":
             out = func(*args, **kwargs)
@@ -522,7 +545,7 @@ class _Mode(TorchFunctionMode):
             if attribute in _WATCHED_READS:
                 try:
                     with torch._C.DisableTorchFunction():
-                        trace.got(attribute, args[0], out, sys._getframe(1))
+                        trace.got(attribute, args[0], out, sys._getframe(2))
                 except Exception as error:
                     trace.recorder.fail("trace read", error)
             return out

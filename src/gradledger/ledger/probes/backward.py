@@ -1,0 +1,261 @@
+"""Reverse passes: `torch.autograd.backward` (and with it `Tensor.backward`) and `torch.autograd.grad`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
+from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger import _site, _terms
+from gradledger.ledger._graph import Walk, walk
+from gradledger.ledger._identity import FollowedTable
+from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._session import Session
+from gradledger.ledger._trace import Value
+
+MAX_COMPARISONS = 8
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One reverse pass while it runs."""
+
+    number: int
+    method: str
+    roots: list[torch.Tensor]
+    retain: bool
+    create: bool
+    site: Site
+    repeats: int | None = None
+    covers: tuple[int, ...] = ()
+    value: float | None = None
+    age: int | None = None
+    walk: Walk | None = None
+    terms: tuple[Term, ...] = ()
+    tokens: set[int] = field(default_factory=set)
+    cuts: tuple[Cut, ...] = ()
+    calls: tuple[CallRef, ...] = ()
+    no_grad_site: Site = NOWHERE
+    root_op: str = ""
+    root_site: Site = NOWHERE
+    comparisons: list[Callable[[], None]] = field(default_factory=list)
+    inputs: list[torch.Tensor] = field(default_factory=list)
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.trace = session.trace
+        self.running = 0
+        self.last = 0
+        self.roots: FollowedTable[torch.Tensor] = FollowedTable()
+        self.walked: dict[int, tuple[int, set[int]]] = {}  # backward -> (root number, term tokens)
+        self.seen_leaves: set[int] = set()
+        self.non_finite: set[str] = set()
+
+    # ------------------------------------------------------------------ before
+
+    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+        if self.running:
+            self.running += 1
+            return None
+        self.running = 1
+        names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        create = bool(given.get("create_graph"))
+        retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
+        return self._begin("backward", _list(given.get("tensors")), retain, create)
+
+    def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+        if self.running:
+            self.running += 1
+            return None
+        self.running = 1
+        names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        create = bool(given.get("create_graph"))
+        retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
+        one = self._begin("grad", _list(given.get("outputs")), retain, create)
+        one.inputs = _list(given.get("inputs"))
+        return one
+
+    def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> _Pass:
+        self.last += 1
+        one = _Pass(self.last, method, roots, retain, create, _site.here(2))
+        # on error `running` must come down again even when what follows fails
+        with self.recorder.guard("backward begin"):
+            self._look_at_root(one)
+        if method == "backward":
+            self.session.before_backward()
+            lost, by_hand = self.session.lifecycle.before_backward()
+            if lost:
+                self.session.emit_unseen(lost)
+            if by_hand:
+                tensors = tuple(dict.fromkeys(t for d in by_hand for t in d.tensors))
+                self.recorder.emit(Clear, NOWHERE, how="zero", optimizer=None, module=None, tensors=tensors, dropped=by_hand)
+        return one
+
+    def _look_at_root(self, one: _Pass) -> None:
+        if not one.roots:
+            return
+        root = one.roots[0]
+        if root.numel() == 1 and (root.device.type == "cpu" or self.recorder.detail) and not root.is_complex():
+            one.value = float(root.detach().item())
+        number = self.roots.find(root)
+        standing = self.session.lifecycle.standing() if one.method == "backward" and (number or self.walked) else set()
+        if number is not None:
+            earlier = [b for b, (r, _) in self.walked.items() if r == number and b in standing]
+            one.repeats = earlier[-1] if earlier else None
+        if self.trace.active:
+            self._look_in_detail(one, standing)
+        self.walked = {b: w for b, w in self.walked.items() if b in standing or b > self.last - 8}
+        if one.method == "backward":
+            self.walked[one.number] = (self.roots.number(root), one.tokens)
+
+    def _look_in_detail(self, one: _Pass, standing: set[int]) -> None:
+        trained = self.session.held
+        one.walk = walk(one.roots)
+        for root in one.roots:
+            value = self.trace.value_of(root)
+            order = value.op.order if value.op else self.trace.order
+            parts = _terms.unfold(self.trace, value.token)
+            one.terms += _terms.describe(self.trace, parts, one.walk, trained, order)
+            one.tokens.update(p.token for p in parts if p.token is not None)
+            if root is one.roots[0]:
+                one.age = self.recorder.iteration - value.iteration
+                if value.op is not None:
+                    one.root_op, one.root_site = value.op.name, value.op.site
+                    if not value.op.grad_on:
+                        one.no_grad_site = value.op.site
+            reaches = any(self.recorder.tensors.find(t) in trained for t in one.walk.leaves)
+            if not reaches:
+                one.cuts += _terms.cuts_below(self.trace, value.token, trained)
+                one.cuts += _terms.exits_of_graphs(self.trace, trained, order)
+            if len(one.comparisons) < MAX_COMPARISONS:
+                self._comparisons(one, value)
+        if standing:
+            one.covers = tuple(
+                b for b, (_, tokens) in self.walked.items() if b in standing and b != one.repeats and tokens & one.tokens
+            )
+        calls = []
+        for call in self.trace.calls.values():
+            if any(n in one.walk.nodes for n in call.nodes):
+                call.walked = True
+                calls.append(_terms.call_ref(call, True))
+        one.calls = tuple(calls)
+        self._leaves_seen(one.walk)
+
+    def _comparisons(self, one: _Pass, value: Value) -> None:
+        for op, left, right in _terms.comparisons(self.trace, value.token)[:MAX_COMPARISONS]:
+            zero = op.options.get("_zero")
+            name = "difference" if op.name in ("sub", "rsub") else op.name
+
+            def emit(op: Any = op, left: Any = left, right: Any = right, zero: Any = zero, name: str = name) -> None:
+                self.recorder.emit(
+                    Comparison, op.site, backward=one.number, op=name, left=left, right=right, value=0.0 if zero else None
+                )
+
+            one.comparisons.append(emit)
+
+    def _leaves_seen(self, graph: Walk) -> None:
+        for leaf in graph.leaves:
+            number = self.session.lifecycle.follow(leaf).number
+            if number in self.seen_leaves:
+                continue
+            self.seen_leaves.add(number)
+            if isinstance(leaf, torch.nn.Parameter):
+                continue
+            self.recorder.emit(
+                LeafSeen, self.session.leaf_sites.get(number, NOWHERE), tensor=number, shape=tuple(leaf.shape), is_parameter=False,
+                fed_to=tuple(sorted(self.session.fed.get(number, ()))), in_loss=number in self.session.leaves_in_loss,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ after
+
+    def after(self, one: _Pass | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.running = max(0, self.running - 1)
+        if one is not None:
+            self._end(one, "")
+            if one.method == "grad" and self.trace.active:
+                self._grad_results(one, result)
+
+    def raised(self, one: _Pass | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.running = max(0, self.running - 1)
+        if one is not None:
+            self._end(one, f"{type(error).__name__}: {error}"[:600])
+
+    def _end(self, one: _Pass, raised: str) -> None:
+        self.recorder.backwards += 1
+        if one.method == "backward":
+            leaves = tuple(self.session.lifecycle.after_backward(one.number))
+        else:
+            leaves = tuple(n for t in one.inputs if (n := self.recorder.tensors.find(t)) is not None)
+        root = one.roots[0] if one.roots else None
+        reached = tuple(self.recorder.tensor_id(t) for t in one.walk.leaves) if one.walk is not None else ()
+        self.recorder.emit(
+            Backward, one.site, backward=one.number, method=one.method, leaves=leaves, retain_graph=one.retain,
+            create_graph=one.create, raised=raised, root_is_leaf=root is not None and root.is_leaf and root.requires_grad,
+            root_has_graph=root is not None and root.requires_grad, value=one.value, root_age=one.age, repeats=one.repeats,
+            covers=one.covers, detailed=one.walk is not None, root_op=one.root_op, root_site=one.root_site,
+            root_shape=tuple(root.shape) if root is not None else (), terms=one.terms, calls=one.calls, reached=reached,
+            cuts=one.cuts, no_grad_site=one.no_grad_site, scaled=root is not None and self.session.is_scaled(root),
+        )  # fmt: skip
+        for emit in one.comparisons:
+            emit()
+        self._alias_writes(one)
+        if one.value is not None and not math.isfinite(one.value):
+            self.first_non_finite("loss", one.site)
+            self.recorder.suspicious()
+        if root is not None and one.method == "backward":
+            self.session.root_walked(root, one.site)
+        if not self.recorder.optimizers and one.method == "backward":
+            self.recorder.iteration_without_optimizer()
+
+    def first_non_finite(self, what: str, site: Site) -> None:
+        if what in self.non_finite:
+            return
+        self.non_finite.add(what)
+        op, op_site, reason = self.session.suspect()
+        self.recorder.emit(NonFinite, site, what=what, op=op, op_site=op_site, reason=reason)
+
+    def _alias_writes(self, one: _Pass) -> None:
+        if one.walk is None:
+            return
+        for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
+            self.trace.alias_writes.remove(write)
+            self.recorder.emit(
+                AliasWritten, write.site, backward=one.number, op=write.op, alias_how=write.alias.how,
+                alias_site=write.alias.site, base_op=write.base_op, base_site=write.base_site,
+            )  # fmt: skip
+
+    def _grad_results(self, one: _Pass, result: Any) -> None:
+        results = [t for t in _list(result) if t is not None]
+        values = self.trace.enter_results(results, "autograd_grad", one.roots, one.site, create_graph=one.create)
+        for value in values:
+            value.grad_input = not one.create
+
+
+def _list(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for t in value if isinstance(t, torch.Tensor)]
+    tensor = getattr(value, "edge", None)
+    return [tensor] if isinstance(tensor, torch.Tensor) else []
+
+
+def install(session: Session) -> Undo:
+    """Watch every reverse pass."""
+    probe = _Probe(session)
+    session.first_non_finite = probe.first_non_finite
+    recorder = session.recorder
+    return together(
+        observe(recorder, torch.autograd, "backward", before=probe.before_backward, after=probe.after, raised=probe.raised),
+        observe(recorder, torch.autograd, "grad", before=probe.before_grad, after=probe.after, raised=probe.raised),
+    )

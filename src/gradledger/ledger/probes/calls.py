@@ -1,0 +1,207 @@
+"""Forward calls: the trace and the global module hooks are on while the recorder wants detail.
+
+Only calls that the program makes itself (not those inside another module's forward) become `Call`s; layers with running
+statistics are reported to the mode probe at any depth.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from gradledger.core.events import GradientsRead, ModuleCalled
+from gradledger.ledger import _site, _terms
+from gradledger.ledger._patch import Undo
+from gradledger.ledger._session import Session
+from gradledger.ledger._trace import Call, Op, Value
+from gradledger.ledger.probes import _optional
+
+MAX_OUTPUTS = 16
+# In eval mode these choose a fused path only when no torch function mode is active: ours steps aside for the call.
+_FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.trace = session.trace
+        self.handles: list[RemovableHandle] = []
+        self.aside: list[int] = []
+        self.numbers = 0
+        self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
+        self.scanned: set[int] = set()
+        self.reads: dict[tuple[str, int], set[int]] = {}
+
+    # ------------------------------------------------------------------ on and off
+
+    def switch(self, on: bool) -> None:
+        if on and not self.handles:
+            self.trace.on()
+            self.entered.clear()
+            self.trace.depth = 0
+            self.handles = [
+                register_module_forward_pre_hook(self.before),
+                register_module_forward_hook(self.after, always_call=True),
+            ]
+        elif not on and self.handles:
+            for handle in self.handles:
+                handle.remove()
+            self.handles = []
+            self.trace.off()
+            self.entered.clear()
+            self.aside.clear()
+
+    def undo(self) -> None:
+        self.switch(False)
+
+    # ------------------------------------------------------------------ hooks
+
+    def before(self, module: torch.nn.Module, inputs: Any) -> None:
+        if not self.recorder.enabled:
+            return
+        with self.recorder.guard("call"):
+            call = None
+            self.trace.settle()
+            if not self.entered:
+                call = self._begin(module, inputs)
+            self.entered.append((weakref.ref(module), call))
+            self.trace.depth = len(self.entered)
+            if isinstance(module, _FAST_PATH) and not module.training and not self.aside:
+                self.aside.append(id(module))
+                self.trace.off()
+
+    def after(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if not self.recorder.enabled:
+            return
+        with self.recorder.guard("call end"):
+            if self.aside and self.aside[-1] == id(module):
+                self.aside.pop()
+                self.trace.on()
+            call = None
+            while self.entered:
+                ref, entered_call = self.entered.pop()
+                if ref() is module:
+                    call = entered_call
+                    break
+            self.trace.depth = len(self.entered)
+            root = self.entered[0][0]() if self.entered else module
+            if root is not None and getattr(module, "running_mean", None) is not None and module.training:
+                _optional.statistics(self.session, module, root)
+            if call is not None and output is not None:
+                self._end(call, module, output)
+
+    def _begin(self, module: torch.nn.Module, inputs: Any) -> Call:
+        site = _site.here(2)
+        number = self.recorder.module_id(module, site)
+        if number not in self.scanned or self.recorder.calls % 64 == 0:
+            self.scanned.add(number)
+            _optional.scan_tree(self.session, module)
+        self.numbers += 1
+        call = Call(
+            self.numbers, number, site, module.training, torch.is_grad_enabled(), self.recorder.iteration, self.trace.order
+        )
+        for t in _flat(inputs):
+            call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
+            call.batch = call.batch or (t.shape[0] if t.dim() else 1)
+            if t.requires_grad and self.trace.active:
+                leaf = _terms.leaf_behind(self.trace, self.trace.token_of(t))
+                if leaf is not None:
+                    self.session.fed[leaf].add(number)
+        return call
+
+    def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:
+        tensors = _flat(output)[:MAX_OUTPUTS]
+        call.output_has_graph = any(t.requires_grad for t in tensors)
+        if self.trace.active:
+            tokens = []
+            for t in tensors:
+                value = self.trace.values[self.trace.token_of(t)]
+                if value.call is None and value.leaf is None:
+                    value.call = call
+                    tokens.append(value.token)
+                    known = self.trace.value_of(t)
+                    if known is not value and known.call is None:
+                        known.call = call
+            call.outputs = tuple(tokens)
+        nodes = []
+        for t in tensors:
+            if t.requires_grad and t.grad_fn is not None:
+                nodes.append(t.grad_fn._sequence_nr())  # type: ignore[attr-defined]
+        call.nodes = tuple(nodes)
+        call.refs = tuple(weakref.ref(t) for t in tensors)
+        call.elements = sum(t.numel() for t in tensors)
+        self.trace.calls[call.number] = call
+        self.recorder.emit(
+            ModuleCalled, call.site, call=call.number, module=call.module, training=call.training, grad_on=call.grad_on,
+            output_has_graph=call.output_has_graph, inputs_need_grad=call.inputs_need_grad, batch=call.batch,
+        )  # fmt: skip
+        self.recorder.call_done()
+
+    # ------------------------------------------------------------------ listeners of the trace
+
+    def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
+        """Remember where free leaves are made, and what the program first does with a module's output."""
+        for value in results:
+            if value.is_leaf and value.graph and value.leaf is not None:
+                self.session.leaf_sites.setdefault(value.leaf, op.site)
+        if op.ins:
+            first = self.trace.values.get(op.ins[0])
+            if first is not None and first.call is not None and not first.call.then and first.call.output_has_graph:
+                if op.name in ("detach", "data", "argmax", "detach_") or not any(v.graph for v in results):
+                    first.call.then, first.call.then_site = op.name, op.site
+
+    def flag_set(self, tensor: torch.Tensor, new: bool, before: bool) -> None:
+        """A tensor was made to require grad by hand: that line is where the leaf was made."""
+        if new and not before and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
+            number = self.recorder.tensor_id(tensor)
+            self.session.leaf_sites.setdefault(number, _site.here(1))
+            token = self.trace.tokens.find(tensor)
+            value = self.trace.values.get(token) if token is not None else None
+            if value is not None:
+                value.graph, value.leaf = True, number
+
+    def grad_read(self, tensor: torch.Tensor, grad: Any, frame: Any) -> None:
+        """The program read `.grad` itself."""
+        number = self.session.lifecycle.was_read(tensor)
+        if number is not None:
+            self.reads.setdefault((frame.f_code.co_filename, frame.f_lineno), set()).add(number)
+
+    def flush_reads(self, *_: Any) -> None:
+        reads, self.reads = self.reads, {}
+        for (file, line), tensors in reads.items():
+            site = _site.Site(file, line, "")
+            self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)))
+
+
+def _flat(value: Any, depth: int = 0) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth > 4:
+        return []
+    if isinstance(value, dict) or (hasattr(value, "values") and hasattr(value, "keys")):
+        return [t for v in value.values() for t in _flat(v, depth + 1)]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _flat(v, depth + 1)]
+    inner = getattr(value, "__dict__", None)
+    if inner and depth < 2 and not isinstance(value, torch.nn.Module):
+        return [t for v in inner.values() for t in _flat(v, depth + 1)]
+    return []
+
+
+def install(session: Session) -> Undo:
+    """Switch trace and hooks on now, and on or off with the recorder's detail."""
+    probe = _Probe(session)
+    listeners = session.trace.listeners
+    listeners.op.append(probe.op_seen)
+    listeners.flag_set.append(probe.flag_set)
+    listeners.grad_read.append(probe.grad_read)
+    session.at_step.append(probe.flush_reads)
+    session.recorder.on_detail_change.append(probe.switch)
+    if session.recorder.wants_detail():
+        probe.switch(True)
+    return probe.undo

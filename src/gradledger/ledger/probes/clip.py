@@ -1,0 +1,74 @@
+"""Gradient clipping: `clip_grad_norm_` and `clip_grad_value_`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import utils
+from torch.nn.utils import clip_grad
+
+from gradledger.core.events import Clip
+from gradledger.ledger import _site
+from gradledger.ledger._patch import Undo, together
+from gradledger.ledger._session import Session
+
+
+def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        # a generator can be walked once only: keep what it gives, and hand that on
+        if not isinstance(parameters, (torch.Tensor, list, tuple)):
+            parameters = list(parameters)
+        facts = None
+        if session.recorder.enabled:
+            with session.recorder.guard(name):
+                facts = _look(session, parameters, args, kwargs)
+        result = original(parameters, *args, **kwargs)
+        if facts is not None:
+            with session.recorder.guard(name):
+                session.lifecycle.changed_by_torch([parameters] if isinstance(parameters, torch.Tensor) else parameters)
+                norm = float(result.detach()) if isinstance(result, torch.Tensor) and result.device.type == "cpu" else None
+                session.recorder.emit(Clip, _site.here(1), method=name, total_norm=norm, **facts)
+        return result
+
+    return wrapper
+
+
+def _look(session: Session, parameters: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    life = session.lifecycle
+    gone: list[Any] = []
+    leaves = [leaf for t in tensors if t.is_leaf for leaf in [life.follow(t)] if life._look(leaf, gone) is not None]
+    fills = [f for leaf in leaves for f in leaf.fills]
+    limit = args[0] if args else next((kwargs[k] for k in ("max_norm", "clip_value") if k in kwargs), 0.0)
+    scale = session.scale_of(tensors)
+    return dict(
+        tensors=tuple(leaf.number for leaf in leaves),
+        given=len(tensors),
+        limit=float(limit),
+        pending=tuple(sorted({b for b, c in fills if c == 0})),
+        consumed=bool(fills) and all(c > 0 for _, c in fills),
+        scaled=scale is not None,
+        scale=scale,
+    )
+
+
+def install(session: Session) -> Undo:
+    """Watch clipping wherever the functions are reached from."""
+    undos: list[Undo] = []
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
+        original = getattr(clip_grad, name)
+        wrapper = _wrap(session, name, original)
+        for module in (clip_grad, utils):
+            if getattr(module, name, None) is original:
+                setattr(module, name, wrapper)
+                undos.append(functools.partial(_restore, module, name, wrapper, original))
+    return together(*undos)
+
+
+def _restore(module: Any, name: str, wrapper: Any, original: Any) -> None:
+    if getattr(module, name, None) is wrapper:
+        setattr(module, name, original)

@@ -1,0 +1,315 @@
+"""What becomes of graphs and values: forwards nobody walks, graphs kept alive, broadcasts, non-finite values."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradledger.core.events import Broadcast, GraphDiscarded, GraphsAlive
+from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger import _terms
+from gradledger.ledger._naming import EXPLICIT_SHAPES, LOSSES
+from gradledger.ledger._patch import Undo
+from gradledger.ledger._session import Session
+from gradledger.ledger._trace import Call, Op, Trace, Value
+
+OLD_AFTER = 3  # iterations after which a graph should be gone
+LOOKED_AT = 8  # results of one line looked at for that
+UNWALKED_AFTER = 2  # iterations after which a forward's graph counts as never walked
+YOUNGER_CALLS = 48  # ... or this many later calls when no iteration passes (an evaluation loop)
+MAX_CHECKED = 1_000_000  # elements of a tensor that is checked for risky values
+CHECKED_ITERATIONS = 20
+_ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where"})
+_PAIRWISE = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+
+
+@dataclass(slots=True)
+class _Line:
+    """Calls from one line of the program."""
+
+    module: int
+    site: Site
+    calls: int = 0
+    walked: int = 0
+    in_a_row: int = 0
+    then: Counter[tuple[str, Site]] = field(default_factory=Counter)
+    training: bool = False
+    inputs_need_grad: bool = False
+    elements: int = 0
+    reported: int = 0
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.trace = session.trace
+        self.lines: dict[tuple[str, int], _Line] = {}
+        self.judged = 0
+        self.roots: dict[tuple[str, int], deque[tuple[int, weakref.ref[torch.Tensor], Site]]] = {}
+        self.alive_reported: Counter[tuple[str, int]] = Counter()
+        self.growing: Counter[tuple[str, int]] = Counter()
+        self.risky: dict[tuple[str, int], tuple[str, Site, str]] = {}
+        self.risky_iteration = -1
+        self.broadcasts: Counter[tuple[str, int]] = Counter()
+
+    # ------------------------------------------------------------------ forwards nobody walks
+
+    def judge_calls(self, *_: Any, everything: bool = False) -> None:
+        """Close the account of calls that are old enough."""
+        calls = self.trace.calls
+        newest = next(reversed(calls)) if calls else 0
+        for number in list(calls):
+            call = calls[number]
+            old = self.recorder.iteration - call.iteration >= UNWALKED_AFTER or newest - number >= YOUNGER_CALLS
+            if call.walked or old or everything:
+                if call.iteration < self.recorder.iteration or not call.walked or everything:
+                    self._close(call)
+                    if not call.walked or call.iteration < self.recorder.iteration - 1 or everything:
+                        calls.pop(number, None)
+
+    def _close(self, call: Call) -> None:
+        if call.fed_walked:
+            return
+        call.fed_walked = True
+        if not call.output_has_graph:
+            return
+        line = self.lines.get(call.site.key())
+        if line is None:
+            if len(self.lines) > 2000:
+                return
+            line = self.lines[call.site.key()] = _Line(call.module, call.site)
+        if call.walked:
+            line.walked += 1
+            line.in_a_row = 0
+            return
+        line.calls += 1
+        line.in_a_row += 1
+        line.training = line.training or call.training
+        line.inputs_need_grad = line.inputs_need_grad or call.inputs_need_grad
+        line.elements = max(line.elements, call.elements)
+        if call.then:
+            line.then[(call.then, call.then_site)] += 1
+        if line.calls >= 8 and line.calls & (line.calls - 1) == 0:
+            self._report(line)
+
+    def _report(self, line: _Line) -> None:
+        if line.reported == line.calls:
+            return
+        line.reported = line.calls
+        (then, then_site), _ = line.then.most_common(1)[0] if line.then else (("", NOWHERE), 0)
+        self.recorder.emit(
+            GraphDiscarded, line.site, module=line.module, calls=line.calls, walked=line.walked, then=then, then_site=then_site,
+            training=line.training, inputs_need_grad=line.inputs_need_grad, elements=line.elements, in_a_row=line.in_a_row,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        self.judge_calls(everything=True)
+        for line in self.lines.values():
+            if line.calls:
+                self._report(line)
+        for key in self.roots:
+            self._look_alive(key)
+
+    # ------------------------------------------------------------------ graphs kept alive
+
+    def root_walked(self, root: torch.Tensor, site: Site) -> None:
+        if root.grad_fn is None:
+            return
+        key = site.key()
+        line = self.roots.setdefault(key, deque(maxlen=LOOKED_AT + OLD_AFTER))
+        line.append((self.recorder.iteration, weakref.ref(root), site))
+        if self.recorder.iteration % 4 == 0:
+            self._look_alive(key)
+        if self.recorder.calls % 16 == 0:
+            self.judge_calls()
+
+    def _look_alive(self, key: tuple[str, int]) -> None:
+        old = [(ref(), site) for i, ref, site in self.roots[key] if self.recorder.iteration - i >= OLD_AFTER]
+        if len(old) < LOOKED_AT - 2:
+            return
+        alive = sum(t is not None and t.grad_fn is not None for t, _ in old)
+        if alive >= len(old) - 1:
+            self.alive_reported[key] += 1
+            times = self.alive_reported[key]
+            if times & (times - 1) == 0:
+                self.recorder.emit(
+                    GraphsAlive, old[-1][1], what="loss", alive=alive, looked=len(old), age=OLD_AFTER, made_site=old[-1][1]
+                )
+
+    # ------------------------------------------------------------------ operations
+
+    def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
+        if not results:
+            return
+        name = op.name
+        if name in _ARITHMETIC or name in LOSSES:
+            if len(op.ins) >= 2:
+                self._broadcast(op, results[0])
+                if name in LOSSES and self._self_target(op):
+                    op.options["_zero"] = _is_zero(args, results, self.trace)
+            if name == "add" and results[0].graph:
+                self._grows(op, results[0])
+        if name in _RISKS and self.recorder.iteration < CHECKED_ITERATIONS:
+            self._risk(op, args)
+
+    def _self_target(self, op: Op) -> bool:
+        left, right = op.ins[0], op.ins[1]
+        return _terms._is_detached_alias(self.trace, right, left) or _terms._is_detached_alias(self.trace, left, right)
+
+    def _grows(self, op: Op, result: Value) -> None:
+        for token in op.ins:
+            value = self.trace.values.get(token)
+            if (
+                value is not None
+                and value.graph
+                and not value.is_leaf
+                and value.iteration < self.recorder.iteration
+                and value.op is not None
+                and value.op.name == "add"
+                and value.op.site.key() == op.site.key()
+            ):
+                key = op.site.key()
+                self.growing[key] += 1
+                if self.growing[key] in (3, 16, 128):
+                    self.recorder.emit(
+                        GraphsAlive, op.site, what="running sum", alive=self.growing[key], looked=self.growing[key],
+                        age=self.growing[key], made_site=op.site, growing=True,
+                    )  # fmt: skip
+
+    def _broadcast(self, op: Op, result: Value) -> None:
+        a, b = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
+        if a is None or b is None or op.name == "where":
+            return
+        left, right = a.shape, b.shape
+        out = result.shape if op.name in _ARITHMETIC else torch.broadcast_shapes(left, right) if op.name in _PAIRWISE else left
+        if left == right or not _outer(left, right, tuple(out)):
+            return
+        key = op.site.key()
+        self.broadcasts[key] += 1
+        seen = self.broadcasts[key]
+        if seen > 4 and seen & (seen - 1):
+            return
+        self.recorder.emit(
+            Broadcast, op.site, op=op.name, left=left, right=right, out=tuple(out), has_graph=a.graph or b.graph,
+            explicit=op.name in _ARITHMETIC and self._explicit(op, a, b), left_site=a.op.site if a.op else NOWHERE,
+            right_site=b.op.site if b.op else NOWHERE,
+        )  # fmt: skip
+
+    def _explicit(self, op: Op, a: Value, b: Value) -> bool:
+        for value in (a, b):
+            made = value.op
+            if made is not None and made.name in EXPLICIT_SHAPES and made.site.key() == op.site.key():
+                return True
+        return _terms._strip(self.trace, a.token)[0] == _terms._strip(self.trace, b.token)[0]
+
+    # ------------------------------------------------------------------ non-finite values
+
+    def _risk(self, op: Op, args: Any) -> None:
+        tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        if op.name in ("div", "rdiv"):
+            tensor = args[1] if op.name == "div" and len(args) > 1 else args[0]
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_CHECKED:
+            return
+        if not tensor.is_floating_point():
+            return
+        reason = _RISKS[op.name](tensor.detach(), args)
+        if not reason:
+            return
+        if self.risky_iteration != self.recorder.iteration:
+            self.risky_iteration = self.recorder.iteration
+            self.risky.clear()
+        self.risky.setdefault(op.site.key(), (op.name, op.site, reason))
+
+    def suspect(self) -> tuple[str, Site, str]:
+        """The last risky operation of this iteration."""
+        if self.risky_iteration < self.recorder.iteration - 1 or not self.risky:
+            return "", NOWHERE, ""
+        return list(self.risky.values())[-1]
+
+    def check_gradients(self, tensors: list[torch.Tensor], site: Site) -> None:
+        """Before a step in a watched iteration: are the gradients finite?"""
+        if not self.recorder.detail:
+            return
+        grads = [t.grad for t in tensors if t.is_leaf and t.grad is not None]
+        dense = [g.detach() for g in grads if not g.is_sparse and g.is_floating_point()]
+        if not dense:
+            return
+        total = sum(float(g.sum()) for g in dense)
+        if not math.isfinite(total) and not all(bool(torch.isfinite(g).all()) for g in dense):
+            self.session.first_non_finite("gradient", site)
+            self.recorder.suspicious()
+
+
+def _outer(left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]) -> bool:
+    """[B] against [B, 1] (or [1, B], or [B, 1] against [1, B] from a bare [B]) into [B, B]."""
+    small, large = sorted((left, right), key=len)
+    return (
+        len(small) == 1
+        and len(large) == 2
+        and large[1] == 1
+        and small[0] > 1
+        and large[0] == small[0]
+        and tuple(out) in ((small[0], small[0]), left, right)
+    )
+
+
+def _is_zero(args: Any, results: list[Value], trace: Trace) -> bool:
+    left, right = [a for a in args if isinstance(a, torch.Tensor)][:2]
+    return left.shape == right.shape and bool((left.detach() == right.detach()).all())
+
+
+def _zero(tensor: torch.Tensor, args: Any) -> str:
+    return "its derivative is infinite at 0, and an operand is exactly 0" if bool((tensor == 0).any()) else ""
+
+
+def _not_positive(tensor: torch.Tensor, args: Any) -> str:
+    return "an operand is 0 or negative" if bool((tensor <= 0).any()) else ""
+
+
+def _divides_by_zero(tensor: torch.Tensor, args: Any) -> str:
+    return "a divisor is exactly 0" if bool((tensor == 0).any()) else ""
+
+
+def _edge_of_one(tensor: torch.Tensor, args: Any) -> str:
+    return "an operand is at or beyond 1 in size, where the derivative is infinite" if bool((tensor.abs() >= 1).any()) else ""
+
+
+def _root_power(tensor: torch.Tensor, args: Any) -> str:
+    exponent = args[1] if len(args) > 1 else None
+    if isinstance(exponent, (int, float)) and exponent < 1 and exponent != 0 and bool((tensor == 0).any()):
+        return f"0 raised to the power {exponent} has an infinite derivative"
+    return ""
+
+
+def _large(tensor: torch.Tensor, args: Any) -> str:
+    limit = 88.0 if tensor.dtype == torch.float32 else 700.0
+    return f"exp of {float(tensor.max()):.3g} overflows" if tensor.numel() and float(tensor.max()) > limit else ""
+
+
+_RISKS = {
+    "sqrt": _zero, "rsqrt": _not_positive, "log": _not_positive, "log2": _not_positive, "log10": _not_positive,
+    "div": _divides_by_zero, "rdiv": _divides_by_zero, "reciprocal": _divides_by_zero, "acos": _edge_of_one, "asin": _edge_of_one,
+    "arccos": _edge_of_one, "arcsin": _edge_of_one, "atanh": _edge_of_one, "pow": _root_power, "exp": _large, "cdist": _zero,
+}  # fmt: skip
+
+
+def install(session: Session) -> Undo:
+    """Listen to operations, reverse passes and steps."""
+    probe = _Probe(session)
+    session.trace.listeners.op.append(probe.op_seen)
+    session.at_root.append(probe.root_walked)
+    session.at_step.append(probe.check_gradients)
+    session.step_done.append(probe.judge_calls)
+    session.at_end.append(probe.end)
+    session.suspect = probe.suspect
+
+    def undo() -> None:
+        session.trace.listeners.op.remove(probe.op_seen)
+
+    return undo

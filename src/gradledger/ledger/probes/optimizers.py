@@ -1,0 +1,178 @@
+"""Optimizers: built, groups added, clears, and steps (by the public global step hooks)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from gradledger.core.events import Clear, Dropped, Group, GroupAdded, OptimizerMade, Step
+from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger import _site
+from gradledger.ledger._lifecycle import Leaf
+from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._session import Session
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All tensors an optimizer holds, in order."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.building: list[int] = []
+        self.clearing = 0
+        self.steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self.pending_steps: dict[int, tuple[Site, bool]] = {}
+
+    # ------------------------------------------------------------------ construction
+
+    def init_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.building.append(id(args[0]))
+
+    def init_after(self, state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._built()
+        self.know(args[0], _site.here(1))
+
+    def init_raised(self, state: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._built()
+
+    def _built(self) -> None:
+        if self.building:
+            self.building.pop()
+
+    def know(self, optimizer: torch.optim.Optimizer, site: Site) -> int:
+        number = self.recorder.optimizers.find(optimizer)
+        if number is not None:
+            return number
+        number = self.recorder.optimizers.number(optimizer)
+        groups = tuple(self._group(g) for g in optimizer.param_groups)
+        self.recorder.emit(OptimizerMade, site, optimizer=number, cls=type(optimizer).__name__, groups=groups)
+        return number
+
+    def _group(self, group: dict[str, Any]) -> Group:
+        tensors = [self.session.lifecycle.follow(p).number for p in group["params"]]
+        self.session.held.update(tensors)
+        return Group(tuple(tensors), _number(group.get("lr")), _number(group.get("weight_decay")))
+
+    def group_added(self, state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        optimizer = args[0]
+        if id(optimizer) in self.building or self.recorder.optimizers.find(optimizer) is None:
+            return
+        number = self.recorder.optimizers.number(optimizer)
+        group = self._group(optimizer.param_groups[-1])
+        self.recorder.emit(GroupAdded, _site.here(1), optimizer=number, group=group)
+
+    # ------------------------------------------------------------------ steps
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.recorder.enabled:
+            return
+        with self.recorder.guard("step"):
+            site = _site.here(1)
+            closure = bool(kwargs.get("closure")) or any(callable(a) for a in (args or ())[:2] if a is not optimizer)
+            number = self.know(optimizer, site)
+            self.session.trace.optimizer_running = number
+            self.pending_steps[number] = (site, closure)
+            if not closure:
+                self._emit_step(optimizer, number, site, closure)
+
+    def _emit_step(self, optimizer: torch.optim.Optimizer, number: int, site: Site, closure: bool) -> None:
+        parameters = parameters_of(optimizer)
+        lives, lost = self.session.lifecycle.lives(parameters)
+        if lost:
+            self.emit_unseen(lost)
+        self.session.before_step(parameters, site)
+        index = self.steps.get(optimizer, 0)
+        self.recorder.emit(Step, site, optimizer=number, index=index, lives=lives, closure=closure)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.recorder.enabled:
+            return
+        with self.recorder.guard("step end"):
+            number = self.know(optimizer, NOWHERE)
+            self.session.trace.optimizer_running = 0
+            site, closure = self.pending_steps.pop(number, (NOWHERE, False))
+            if closure:
+                self._emit_step(optimizer, number, site, closure)
+            self.session.lifecycle.consumed(parameters_of(optimizer))
+            self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+            self.session.after_step()
+            self.recorder.step_done()
+
+    def emit_unseen(self, lost: tuple[Dropped, ...]) -> None:
+        tensors = tuple(dict.fromkeys(t for d in lost for t in d.tensors))
+        self.recorder.emit(Clear, NOWHERE, how="unseen", optimizer=None, module=None, tensors=tensors, dropped=lost)
+
+    # ------------------------------------------------------------------ clears
+
+    def optimizer_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Leaf]:
+        optimizer = args[0]
+        return self._clearing(parameters_of(optimizer), optimizer=self.know(optimizer, _site.here(1)))
+
+    def module_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Leaf]:
+        module = args[0]
+        return self._clearing(module.parameters(), module=self.recorder.module_id(module))
+
+    def _clearing(self, tensors: Iterable[torch.Tensor], optimizer: int | None = None, module: int | None = None) -> list[Leaf]:
+        numbers, dropped, leaves = self.session.lifecycle.clear(tensors)
+        self.recorder.emit(
+            Clear, _site.here(2), how="zero_grad", optimizer=optimizer, module=module, tensors=numbers, dropped=dropped
+        )
+        self.clearing += 1
+        return leaves
+
+    def clear_done(self, leaves: list[Leaf] | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.clearing = max(0, self.clearing - 1)
+        self.session.lifecycle.cleared(leaves or [])
+
+    def clear_failed(self, leaves: list[Leaf] | None, error: BaseException, args: Any, kwargs: Any) -> None:
+        self.clearing = max(0, self.clearing - 1)
+
+    def grad_set(self, tensor: torch.Tensor, new: Any) -> None:
+        """`p.grad = None` (a clear) or `p.grad = g` (an assignment), in watched iterations."""
+        if new is not None or self.clearing:
+            return  # an assignment is seen at the next look; inside zero_grad the clear is already recorded
+        number = self.recorder.tensors.find(tensor)
+        leaf = self.session.lifecycle.leaves.get(number) if number is not None else None
+        if leaf is None:
+            return
+        dropped = self.session.lifecycle.dropped([leaf])
+        leaf.empty()
+        leaf.grad = None
+        self.recorder.emit(
+            Clear, _site.here(1), how="none", optimizer=None, module=None, tensors=(leaf.number,), dropped=dropped
+        )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu":
+        return float(value.detach())
+    return None
+
+
+def install(session: Session) -> Undo:
+    """Watch every optimizer of the program."""
+    probe = _Probe(session)
+    pre = register_optimizer_step_pre_hook(probe.before_step)
+    post = register_optimizer_step_post_hook(probe.after_step)
+    base = torch.optim.Optimizer
+    session.trace.listeners.grad_set.append(probe.grad_set)
+    session.emit_unseen = probe.emit_unseen
+    recorder = session.recorder
+    return together(
+        pre.remove,
+        post.remove,
+        observe(recorder, base, "__init__", before=probe.init_before, after=probe.init_after, raised=probe.init_raised),
+        observe(recorder, base, "add_param_group", after=probe.group_added),
+        observe(recorder, base, "zero_grad", before=probe.optimizer_clear, after=probe.clear_done, raised=probe.clear_failed),
+        observe(recorder, torch.nn.Module, "zero_grad", before=probe.module_clear, after=probe.clear_done, raised=probe.clear_failed),
+    )
