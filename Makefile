@@ -25,7 +25,7 @@ setup:
 	if [ -x $(BIN)/gradledger ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$want" ]; then exit 0; fi; \
 	set -e; \
 	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "make setup: $(PYTHON) is older than Python 3.11; install 3.11 or set PYTHON=..."; exit 1; }; \
+	    { echo "make setup: $(PYTHON) does not run, or is older than Python 3.11; install 3.11 or set PYTHON=..."; exit 1; }; \
 	if [ ! -x $(BIN)/python ]; then echo "making $(VENV)"; "$(PYTHON)" -m venv $(VENV); fi; \
 	echo "installing gradledger and its development tools into $(VENV) (minutes the first time)"; \
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'; \
