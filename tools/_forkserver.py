@@ -24,7 +24,7 @@ MEMORY_LIMIT = 8 << 30  # bytes of address space beyond which a script is taken 
 
 @dataclass(frozen=True)
 class Job:
-    """`folder` is copied to a scratch folder, `script` (a path within it) is run there with `options` before its name."""
+    """`folder` is copied to a scratch folder; `script` (a path within it) is run there, `options` before its name."""
 
     folder: Path
     script: str
@@ -61,7 +61,7 @@ def preload() -> None:
     import torch.utils.data
 
     import gradledger.cli.commands.audit
-    import gradledger.ledger._session
+    import gradledger.ledger._session  # noqa: F401  (for its import of torch and of what lies below)
     from gradledger.audit import registry
 
     registry.load()

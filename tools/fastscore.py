@@ -3,10 +3,11 @@
     python tools/fastscore.py FOLDER [--only G1,T3] [--files a.py,b.py] [--jobs 2] [--timeout 120] [-v] [--json OUT]
     python tools/fastscore.py --fixtures [--only G1,T3] ...     every rule's own bad, good and near-miss programs
 
-FOLDER holds a manifest.jsonl; each line: {"file", "code" (null: a correct program), "line" [accepted lines], "also" [further
-codes that are true of the script], "bugs" [{"code", "line"}] for scripts with several faults, "twin"}.  A fault is *found*
-when a finding of its code is present, *located* when the line of such a finding or one of its related lines is an accepted
-one.  An error or warning on a correct program, or of a code that is not true of a faulty one, is a *false alarm*.
+FOLDER holds a manifest.jsonl; each line: {"file", "code" (null: a correct program), "line" [accepted lines],
+"also" [further codes that are true of the script], "bugs" [{"code", "line"}] for scripts with several faults, "twin"}.
+A fault is *found* when a finding of its code is present, *located* when the line of such a finding or one of its
+related lines is an accepted one.  An error or warning on a correct program, or of a code that is not true of a faulty
+one, is a *false alarm*.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class Score:
             total.update(counts)
         parts.append(
             f"faults {total['n']}: found {total['found']}, located {total['located']}; correct programs {self.clean}: "
-            f"with a false alarm {self.clean_alarmed}; false alarms in all {len(self.alarms)}; no report {len(self.broken)}"
+            f"with a false alarm {self.clean_alarmed}; false alarms in all {len(self.alarms)}; "
+            f"no report {len(self.broken)}"
         )
         return "\n\n".join(parts)
 
@@ -216,9 +218,8 @@ def show(result: _forkserver.Result, output: bool) -> None:
     """One script's outcome."""
     print(f"{result.job.script}  exit {result.exit_code}  {result.seconds:.1f} s")
     for f in result.findings:
-        print(
-            f"    {f['code']} {f['severity']} line {f['line']} related {f['related_lines']} x{f['count']}: {f['message']}"
-        )
+        place = f"line {f['line']} related {f['related_lines']} x{f['count']}"
+        print(f"    {f['code']} {f['severity']} {place}: {f['message']}")
     if result.report is None or output:
         print("    | " + result.output.strip()[-3000:].replace("\n", "\n    | "))
     sys.stdout.flush()

@@ -35,5 +35,6 @@ def _code(path: Path, key: str) -> str:
 
 
 def _shifted(page: str) -> str:
-    # sections of a docstring stand one level below the page's title, whatever level the author chose
+    # the page has its title already; sections stand one level below it, whatever level the author chose
+    page = re.sub(r"\A# (.*)", r"**\1**", page)
     return re.sub(r"^#+ ", "## ", page, flags=re.MULTILINE)

@@ -1,0 +1,59 @@
+"""The typer application: every verb of `cli/commands/`, found by one scan of that folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Annotated, Any
+
+import typer
+
+from gradledger._version import __version__
+from gradledger.cli import commands
+
+HELP = "Every gradient accounted for: audits a running PyTorch training program and names the line to edit."
+
+
+def verbs() -> list[str]:
+    """Names of all commands."""
+    return sorted(m.name for m in pkgutil.iter_modules(commands.__path__) if not m.name.startswith("_"))
+
+
+def build() -> typer.Typer:
+    """The application.
+
+    A command module defines SUMMARY, and either `command` (a typer function) or `main(argv)` (reads its own words).
+    """
+    app = typer.Typer(
+        name="gradledger", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    app.callback()(_base)
+    for verb in verbs():
+        module: Any = importlib.import_module(f"{commands.__name__}.{verb}")
+        if hasattr(module, "command"):
+            app.command(verb, help=module.SUMMARY)(module.command)
+        else:
+            settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+            app.command(verb, help=module.SUMMARY, context_settings=settings)(_own_words(module))
+    return app
+
+
+def _own_words(module: Any) -> Any:
+    def command(context: typer.Context) -> None:
+        module.main(context.args)
+
+    return command
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradledger {__version__}")
+        raise typer.Exit
+
+
+def _base(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
