@@ -1,0 +1,102 @@
+"""# [B] against [B, 1] broadcasts to [B, B]
+
+## What it is
+A column of shape [B, 1] meets a vector of shape [B] in a loss or in arithmetic that ends in a loss.  Torch broadcasts
+them to a [B, B] matrix: every prediction against every target.
+
+## Why it matters
+The loss is finite, falls, and is minimised by predicting the mean of the batch.  In a policy gradient every action is
+reinforced by every advantage, and the gradient averages out.
+
+## How it is found
+Shapes of the operands of loss calls and of arithmetic in watched iterations.  A matrix made from [B] and [B, 1] is
+reported when it reaches the loss by way of elementwise operations and reductions only, and nobody asked for it: no
+operand was reshaped in the same expression, both do not come from one tensor, and it is not combined with a genuine
+[B, B] matrix on the way.
+
+## Near misses
+- Pairwise losses, distance matrices, quantile regression: `a.unsqueeze(1) - b`.
+- Attention masks and embeddings inside a model; per-channel and per-class constants.
+- Column against column.
+
+## Fix
+Give both the same shape: `model(x).squeeze(1) - target`, or `target.unsqueeze(1)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Broadcast, Event
+
+RULE = Rule(
+    "D5",
+    "accidental-broadcast",
+    "data",
+    "[B] and [B, 1] broadcast to [B, B] in a loss: every prediction is compared with every target.",
+)
+LISTENS: tuple[type[Event], ...] = (Broadcast,)
+
+
+@dataclass(slots=True)
+class _Spot:
+    first: Broadcast
+    seen: int = 0
+    explicit: bool = False
+    graph: bool = False
+
+
+@dataclass(slots=True)
+class State:
+    """Broadcasts by line."""
+
+    spots: dict[tuple[str, int], _Spot] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if not isinstance(event, Broadcast):
+        return
+    spot = state.spots.setdefault(event.site.key(), _Spot(event))
+    spot.seen += 1
+    spot.explicit |= event.explicit
+    spot.graph |= event.has_graph
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    findings = []
+    for spot in state.spots.values():
+        if spot.explicit:
+            continue
+        event = spot.first
+        rows = max(event.left[0] if event.left else 0, event.right[0] if event.right else 0)
+        left, right = list(event.left), list(event.right)
+        findings.append(
+            Finding(
+                "D5",
+                "error",
+                event.site,
+                f"`{event.op}` of {left} and {right} broadcasts to [{rows}, {rows}]: each of the {rows} rows meets all "
+                f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.",
+                "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector",
+                related=distinct(event.site, (event.left_site, event.right_site)),
+                evidence={
+                    "op": event.op,
+                    "left": left,
+                    "right": right,
+                    "result": [rows, rows],
+                    "terms_per_row": rows,
+                    "seen": spot.seen,
+                    "operand_with_graph": spot.graph,
+                },
+                count=spot.seen,
+                iteration=event.iteration,
+            )
+        )
+    return findings

@@ -1,0 +1,241 @@
+"""# The loss carries no graph
+
+## What it is
+The tensor on which `backward()` is called is connected to no trained parameter: it was rebuilt from Python numbers,
+computed from a detached prediction, or computed while grad mode was off.
+
+## Why it matters
+With `requires_grad=True` on the rebuilt loss, or with `loss.requires_grad_()`, nothing raises: the loss is printed, the
+optimizer steps, and no parameter ever moves.  Without the flag torch raises "element 0 of tensors does not require
+grad", at a line that is rarely the one to change.
+
+## How it is found
+Silent form: a reverse pass wrote into no tensor that an optimizer holds, its root was computed from a watched module
+whose values left the graph on the way, and the step that followed found no gradient.  Loud form: the program ended
+with torch's own error; the report names the line where grad mode was switched off or where the values left the graph.
+
+## Near misses
+- Evaluation loops: no reverse pass.
+- A gradient that is wanted for an input only (saliency, adversarial examples): no step consumes it.
+- A model that was built anew after its optimizer: the graph is whole, the optimizer is the wrong one (GL-M05).
+
+## Fix
+Keep tensors until the backward: `losses.append(loss)`, then `torch.stack(losses).mean().backward()`; take `no_grad` off
+the training step and keep it on the evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, number, times, way_out
+from gradledger.audit._source import source_line
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Cut, Event, Step
+from gradledger.core.site import Frame, Site
+
+RULE = Rule(
+    "G10",
+    "loss-without-graph",
+    "gradient lifecycle",
+    "The loss is not connected to any trained parameter, so backward changes nothing (or raises).",
+)
+LISTENS: tuple[type[Event], ...] = (Backward, Step)
+
+_SWITCH = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(\s*(mode\s*=\s*)?False")
+_FIXES = {
+    "item": "keep the tensor: drop `.item()` here, and combine the losses with torch.stack(losses).mean()",
+    "float": "keep the tensor: drop `float(...)` here, and combine the losses with torch.stack(losses).mean()",
+    "tolist": "keep the tensors: drop `.tolist()` here, and combine the losses with torch.stack(losses).mean()",
+    "numpy": "compute this with torch operations on the tensor itself instead of on its `.numpy()` copy",
+    "detach": "drop `.detach()` here; detach only the copy that is logged",
+    "data": "drop `.data` here; use the tensor itself",
+}
+
+
+@dataclass(slots=True)
+class _Line:
+    """Reverse passes of one line: `reached` some optimizer's tensor, or `lost`; `steps` that then found no gradient."""
+
+    first: Backward | None = None
+    reached: int = 0
+    lost: int = 0
+    steps: int = 0
+    empty: int = 0
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class State:
+    lines: dict[tuple[str, int], _Line] = field(default_factory=dict)
+    waiting: set[tuple[str, int]] = field(default_factory=set)
+    raised: Backward | None = None
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Step):
+        if state.waiting:
+            alive = [life for life in event.lives if not life.frozen]
+            if alive and all(life.grad in ("none", "zero") for life in alive):
+                for key in state.waiting:
+                    state.lines[key].steps += 1
+                    state.lines[key].empty += sum(len(life.tensors) for life in alive)
+            state.waiting.clear()
+        return
+    if not isinstance(event, Backward) or event.method != "backward":
+        return
+    if event.raised:
+        if "does not require grad" in event.raised:
+            state.raised = event
+        return
+    line = state.lines.setdefault(event.site.key(), _Line())
+    if any(world.holders(tensor) for tensor in event.leaves):
+        line.reached += 1
+    elif event.cuts or (event.root_is_leaf and not _is_parameter(event, world)):
+        line.lost += 1
+        line.first = line.first or event
+        if event.value is not None and len(line.values) < 8:
+            line.values.append(event.value)
+        state.waiting.add(event.site.key())
+
+
+def _is_parameter(event: Backward, world: World) -> bool:
+    return any(world.tensor(tensor).role == "parameter" for tensor in event.leaves)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    findings = []
+    for line in state.lines.values():
+        event = line.first
+        if event is None or line.reached >= line.lost or not (line.steps or event.cuts):
+            continue
+        if all(cut.how == "autograd_grad" for cut in event.cuts) and event.cuts:
+            continue  # GL-G14 says it better
+        findings.append(_silent(line, event))
+    loud = _loud(state, world)
+    return [*findings, loud] if loud is not None else findings
+
+
+def _silent(line: _Line, event: Backward) -> Finding:
+    cut = event.cuts[0] if event.cuts else None
+    root = event.root_site if event.root_site.file else event.site
+    site = cut.site if cut is not None and cut.site.file else root
+    left = f"its values left the graph by {way_out(cut)} here" if cut is not None else "it is a leaf made for itself"
+    after = f"; {times(line.steps, 'step')} found no gradient in any parameter" if line.steps else ""
+    return Finding(
+        "G10",
+        "error",
+        site,
+        f"The loss of line {event.site.line} reaches no trained parameter: {left}{after}.",
+        _fix(cut),
+        related=distinct(site, (root, event.site, *(c.site for c in event.cuts[1:]))),
+        evidence={
+            "reverse_passes": line.lost,
+            "steps_without_gradient": line.steps,
+            "root_is_leaf": event.root_is_leaf,
+            "left_by": [c.how for c in event.cuts],
+            "loss_values": [number(v) for v in line.values],
+        },
+        count=line.lost,
+        iteration=event.iteration,
+    )
+
+
+def _loud(state: State, world: World) -> Finding | None:
+    ended = world.ended
+    if ended is None or "does not require grad" not in ended.message:
+        return None
+    event = state.raised
+    if event is None:
+        if not ended.frames:
+            return None
+        frame = ended.frames[-1]
+        event = Backward(backward=0, method="backward", leaves=(), site=Site(frame.file, frame.line, frame.function))
+    if event.cuts and all(cut.how == "autograd_grad" for cut in event.cuts):
+        return None  # GL-G14 says it better
+    off = event.no_grad_site
+    switch = _switch_above(off) if off.file else None
+    cut: Cut | None = event.cuts[0] if event.cuts else None
+    evidence = {"error": ended.message.splitlines()[0] if ended.message else "", "left_by": [c.how for c in event.cuts]}
+    if off.file and (cut is None or cut.how == "no_grad"):
+        site = switch or off
+        text = world.source(site)
+        fix = (
+            f"take `{text}` off the training step; keep it on evaluation only"
+            if switch is not None
+            else "switch grad mode on again before training: use `with torch.no_grad():` around evaluation only"
+        )
+        message = (
+            f"Grad mode is off while the loss is computed (line {off.line}), so `backward()` at line {event.site.line} "
+            "finds no graph and raises."
+        )
+    else:
+        root = event.root_site if event.root_site.file else event.site
+        site = cut.site if cut is not None and cut.site.file else root
+        fix = _fix(cut)
+        left = f"it left it by {way_out(cut)} here" if cut is not None else "nothing it was made from requires grad"
+        message = f"`backward()` at line {event.site.line} raises because the loss carries no graph: {left}."
+    return Finding(
+        "G10",
+        "error",
+        site,
+        message,
+        fix,
+        related=distinct(site, (event.site, off, event.root_site, *_definition(off))),
+        evidence=evidence,
+        iteration=event.iteration,
+    )
+
+
+def _fix(cut: Cut | None) -> str:
+    known = _FIXES.get(cut.how) if cut is not None else None
+    return known or "build the loss from the model's output with torch operations only"
+
+
+def _definition(off: Site) -> tuple[Site, ...]:
+    """First line of the function that ran with grad mode off (its decorator, when it has one)."""
+    return (Site(off.file, off.first_line, off.function),) if off.file and off.first_line else ()
+
+
+def _switch_above(off: Site) -> Site | None:
+    """The `with torch.no_grad():` or decorator around `off` or around one of its callers, by indentation."""
+    for frame in (Frame(off.file, off.line, off.function), *off.callers):
+        line = _enclosing_switch(frame.file, frame.line)
+        if line:
+            return Site(frame.file, line, frame.function)
+    return None
+
+
+def _enclosing_switch(file: str, line: int) -> int:
+    """Line of the `with`, decorator or earlier call that switches grad mode off around `line`; 0 when none is seen."""
+    indent = _indent(source_line(file, line))
+    below_decorators = False  # the line below is a `def` that encloses `line`, or one of its decorators
+    for above in range(line - 1, 0, -1):
+        text = source_line(file, above)
+        word = text.strip()
+        if not word or word.startswith("#"):
+            continue
+        here = _indent(text)
+        if here < indent and not word.startswith((")", "]", "}")):
+            if _SWITCH.search(text):
+                return above
+            indent = here
+            below_decorators = word.startswith(("def ", "async def "))
+        elif here == indent and below_decorators and word.startswith("@"):
+            if _SWITCH.search(text):
+                return above
+        else:
+            below_decorators = False
+            if here == indent and "set_grad_enabled" in word and _SWITCH.search(text):
+                return above
+    return 0
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())

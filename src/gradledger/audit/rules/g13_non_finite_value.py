@@ -1,0 +1,158 @@
+"""# A loss, gradient or parameter is not finite
+
+## What it is
+A NaN or an infinity appears: in the loss, in a gradient, or in a parameter after a step.
+
+## Why it matters
+One step with a NaN gradient writes NaN into every parameter that it touches, and every later value of the run is NaN.
+Often the loss is still finite when it happens: the derivative is not (the square root of an exact zero, a norm of equal
+points, `0 * log 0`).
+
+## How it is found
+The loss is looked at when it is walked, gradients and parameters when the optimizer steps.  The first value that is not
+finite is reported with the operation that the trace suspects, the line, the step, and whether the data was already not
+finite.  It counts when a step consumed it, or when it ended the run.
+
+## Near misses
+- A gradient scaler, or the program itself, that skips the step.
+- `-inf` in masked logits: no loss, gradient or parameter is infinite.
+
+## Fix
+Keep the operation away from its singular point: `torch.sqrt(sq + 1e-8)`, `p.clamp_min(1e-8).log()`,
+`x / (x.std() + 1e-6)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Clear, Event, NonFinite, ScalerCalled, Step
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "G13",
+    "non-finite-value",
+    "gradient lifecycle",
+    "A NaN or an infinity reached the loss, a gradient or a parameter, and a step consumed it.",
+)
+LISTENS: tuple[type[Event], ...] = (NonFinite, ScalerCalled, Step, Clear, Backward)
+
+_KEPT = 16
+_FIXES = {
+    "sqrt": "keep the argument off zero: torch.sqrt(x + 1e-8)",
+    "rsqrt": "keep the argument off zero: torch.rsqrt(x + 1e-8)",
+    "norm": "keep the norm off zero: (x.pow(2).sum(-1) + 1e-8).sqrt()",
+    "linalg_vector_norm": "keep the norm off zero: (x.pow(2).sum(-1) + 1e-8).sqrt()",
+    "cdist": "keep the distance off zero: compute it from squares and add 1e-8 before the root",
+    "log": "keep the argument off zero: x.clamp_min(1e-8).log(), or use log_softmax / logsigmoid",
+    "log2": "keep the argument off zero: x.clamp_min(1e-8).log2()",
+    "div": "keep the divisor off zero: x / (y + 1e-8)",
+    "rdiv": "keep the divisor off zero: x / (y + 1e-8)",
+    "std": "add a floor to the deviation: (x.var(dim) + 1e-8).sqrt(), and avoid batches of one",
+    "var": "avoid batches of one row, or pass correction=0",
+    "exp": "bound the argument: x.clamp(max=20).exp()",
+    "pow": "keep the base off the point where this power has no derivative: (x + 1e-8).pow(...)",
+    "acos": "keep the argument inside (-1, 1): x.clamp(-1 + 1e-6, 1 - 1e-6).acos()",
+    "asin": "keep the argument inside (-1, 1): x.clamp(-1 + 1e-6, 1 - 1e-6).asin()",
+}
+
+_FIX = "find the operation whose input is at its singular point and keep it off (add an epsilon)"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """`optimizer_step`: index of the step that consumed it, None while none has."""
+
+    event: NonFinite
+    step: Step | None = None
+    dropped: bool = False
+
+
+@dataclass(slots=True)
+class State:
+    seen: list[_Seen] = field(default_factory=list)
+    open: bool = False
+    last_backward: Site = NOWHERE
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Backward):
+        state.last_backward = event.site
+    elif isinstance(event, NonFinite):
+        if len(state.seen) < _KEPT:
+            state.seen.append(_Seen(event))
+            state.open = True
+    elif not state.open:
+        return
+    elif isinstance(event, ScalerCalled):
+        if event.skipped:
+            _drop(state)
+    elif isinstance(event, Clear):
+        if any(seen.event.what in ("loss", "gradient") for seen in state.seen):
+            _drop(state)
+    elif isinstance(event, Step):
+        for seen in state.seen:
+            if not seen.dropped and seen.step is None:
+                seen.step = event
+        state.open = False
+
+
+def _drop(state: State) -> None:
+    """What was not consumed yet is gone: the step was skipped, or the gradient thrown away."""
+    for seen in state.seen:
+        if seen.step is None and seen.event.what != "parameter":
+            seen.dropped = True
+    state.open = False
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = [seen for seen in state.seen if not seen.dropped and _counts(seen, world)]
+    if not found:
+        return []
+    first = found[0]
+    named = next((seen for seen in found if seen.event.op_site.file), first)
+    event = named.event
+    site = event.op_site if event.op_site.file else event.site
+    where = world.name(first.event.tensor) if first.event.tensor is not None else ""
+    what = f"{first.event.what} {where}".strip()
+    because = event.reason or (f"`{event.op}` at line {site.line} is the first that can give it" if event.op else "")
+    step = first.step
+    consumed = f"; step {step.index + 1} of the optimizer wrote it into the parameters" if step is not None else ""
+    return [
+        Finding(
+            "G13",
+            "error",
+            site,
+            f"The {what} is not finite for the first time after {first.event.iteration} steps (line "
+            f"{first.event.site.line}){consumed}." + (f" Cause: {because}." if because else ""),
+            _FIXES.get(event.op, _FIX),
+            related=distinct(site, (first.event.site, *(s.event.site for s in found), *_step_site(step))),
+            evidence={
+                "first": first.event.what,
+                "order": [seen.event.what for seen in found],
+                "op": event.op,
+                "reason": event.reason,
+                "steps_before": first.event.iteration,
+                "tensor": where,
+            },
+            iteration=first.event.iteration,
+        )
+    ]
+
+
+def _counts(seen: _Seen, world: World) -> bool:
+    """Consumed by a step, or the last thing that happened before the run ended."""
+    if seen.step is not None or seen.event.what == "parameter":
+        return True
+    return world.iteration - seen.event.iteration <= 0 and world.ended is not None and bool(world.ended.exception)
+
+
+def _step_site(step: Step | None) -> tuple[Site, ...]:
+    return (step.site,) if step is not None else ()

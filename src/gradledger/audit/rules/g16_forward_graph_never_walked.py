@@ -1,0 +1,132 @@
+"""# Evaluation or rollout builds graphs that nobody walks
+
+## What it is
+Forward calls for evaluation, for acting in an environment or for collecting predictions run with grad mode on; their
+graphs are thrown away by `.detach()`, `.item()`, `argmax` or simply by going out of scope.
+
+## Why it matters
+The numbers are right, but every such call stores activations for a backward that never comes: time and memory for
+nothing, and memory that grows when the outputs are collected first and detached at the end.
+
+## How it is found
+The outputs of forward calls that the program itself makes are followed until their graph is freed.  A line is reported
+when none of its calls was ever walked, at least 8 were thrown away, and several of them in a row without a reverse pass
+in between: a phase of the program, not a step of training.
+
+## Near misses
+- A target computed with grad and detached inside the training step, `y = r + gamma * value(s2).detach()`.
+- The generator's sample for the critic, `critic(fake.detach())`.
+- First calls (shape inference, warm-up), unused auxiliary outputs, inputs that carry a graph themselves.
+- Episodes whose log-probabilities are walked together at the end.
+
+## Fix
+`with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function; keep `model.eval()` as well, it does
+something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Event, GraphDiscarded
+from gradledger.core.site import Frame, Site
+
+RULE = Rule(
+    "G16",
+    "forward-graph-never-walked",
+    "gradient lifecycle",
+    "Evaluation or rollout forwards record graphs that are thrown away: no_grad is missing.",
+    "warning",
+)
+LISTENS: tuple[type[Event], ...] = (GraphDiscarded, Backward)
+
+_LEAST = 8  # calls
+_IN_A_ROW = 4  # calls without a reverse pass between them, in train mode ...
+_IN_A_ROW_EVAL = 2  # ... and in eval mode, where a short validation set gives few
+_WALKED_LINES = 4000
+
+_Chain = tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class State:
+    """`latest`: account of each calling line (innermost frames); `walked`: lines whose calls some pass walked."""
+
+    latest: dict[_Chain, GraphDiscarded] = field(default_factory=dict)
+    first: dict[_Chain, int] = field(default_factory=dict)
+    walked: set[tuple[str, int]] = field(default_factory=set)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Backward):
+        for call in event.calls:
+            if len(state.walked) < _WALKED_LINES:
+                state.walked.add(call.site.key())
+    elif isinstance(event, GraphDiscarded):
+        chain = _chain(event.site)
+        state.latest[chain] = event
+        state.first.setdefault(chain, event.iteration)
+
+
+def _chain(site: Site) -> _Chain:
+    return (site.key(), *((f.file, f.line) for f in site.callers[:1]))
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    places: dict[tuple[str, str, str], list[tuple[Site, GraphDiscarded, int]]] = {}
+    for chain, event in state.latest.items():
+        least = _IN_A_ROW if event.training else _IN_A_ROW_EVAL
+        if event.walked or event.inputs_need_grad or event.calls < _LEAST or event.in_a_row < least:
+            continue
+        site = _line_to_edit(event.site, state.walked)
+        place = (site.file, site.function, "eval" if not event.training else "train")
+        places.setdefault(place, []).append((site, event, state.first[chain]))
+    return [_finding(group, world) for group in places.values()]
+
+
+def _line_to_edit(site: Site, walked: set[tuple[str, int]]) -> Site:
+    """The call's own line, or that of the nearest caller when training goes through the same line."""
+    if site.key() not in walked or not site.callers:
+        return site
+    frame: Frame = site.callers[0]
+    return Site(frame.file, frame.line, frame.function, callers=site.callers[1:])
+
+
+def _finding(group: list[tuple[Site, GraphDiscarded, int]], world: World) -> Finding:
+    """One finding a function: its lines belong under one `no_grad`."""
+    site, event, _ = group[0]
+    calls = sum(e.calls for _, e, _ in group)
+    in_a_row = max(e.in_a_row for _, e, _ in group)
+    mode = "in train mode" if event.training else "in eval mode"
+    after = f", then `{event.then}` at line {event.then_site.line}" if event.then and event.then_site.file else ""
+    callers = [Site(f.file, f.line, f.function) for _, e, _ in group for f in e.site.callers[:2]]
+    thens = [e.then_site for _, e, _ in group]
+    return Finding(
+        "G16",
+        "warning",
+        site,
+        f"{calls} forward calls of {world.module_name(event.module)} {mode} recorded a graph nobody walked{after}; "
+        f"up to {in_a_row} in a row without a backward.",
+        f"put these forwards under `with torch.no_grad():` (or decorate `{site.function}` with @torch.no_grad())"
+        if site.function and not site.function.startswith("<")
+        else "put these forwards under `with torch.no_grad():`",
+        related=distinct(site, (*(s for s, _, _ in group), *thens, *callers)),
+        evidence={
+            "calls": calls,
+            "walked": 0,
+            "in_a_row": in_a_row,
+            "training_mode": event.training,
+            "then": event.then,
+            "output_elements": max(e.elements for _, e, _ in group),
+        },
+        count=calls,
+        subject=world.module_name(event.module),
+        iteration=min(f for _, _, f in group),
+    )
