@@ -58,6 +58,7 @@ def preload() -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     import torch
+    import torch._dynamo  # the first optimizer of any program imports it, which takes seconds
     import torch.utils.data
 
     import gradledger.cli.commands.audit
