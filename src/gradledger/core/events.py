@@ -642,6 +642,17 @@ class Copied(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValuesCompared(Event):
+    """The parameters of a module that the program calls and no optimizer holds were compared with what they were at iteration
+    `since` (a few elements of a few of them, at growing intervals): `changed` says whether any differs."""
+
+    KIND: ClassVar[str] = "values_compared"
+    module: int
+    since: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageShared(Event):
     """After an assignment (usually `.data = other.data`) two different followed tensors have the same memory."""
 

@@ -1,0 +1,225 @@
+"""Evidence from the source of the user's program: which names a line calls, who is an alias of whom, who updates whom.
+
+Only whole files that events point to are read; a file that cannot be read or parsed gives no evidence.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from gradledger.audit._source import source_lines
+
+# Names by which people call a network that is meant to lag behind another one.
+LAGGING = re.compile(
+    r"targ|tgt|delay|teacher|ema|momentum|slow|old|lag|frozen|shadow|prev|averag|ref|anchor|stable|polyak",
+    re.IGNORECASE,
+)
+_UPDATE = re.compile(r"updat|sync|soft|hard|polyak|ema|blend|copy|track|refresh|moving|momentum", re.IGNORECASE)
+_WRITES = frozenset(
+    {"copy_", "lerp_", "mul_", "add_", "set_", "data", "_foreach_lerp_", "_foreach_copy_", "swap_tensors"}
+)
+
+
+@lru_cache(maxsize=64)
+def parsed(file: str) -> ast.Module | None:
+    """The syntax tree of a file, None when it cannot be had."""
+    lines = source_lines(file) if file else ()
+    if not lines:
+        return None
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def last_name(node: ast.expr) -> str:
+    """`q`, `self.q`, `agent.nets["q"]` -> "q"; "" for anything that is no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return node.slice.value
+    return ""
+
+
+def called_names(file: str, line: int) -> list[str]:
+    """Last names of everything that is called in an expression on this line, in order."""
+    tree = parsed(file)
+    if tree is None:
+        return []
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            name = last_name(node.func)
+            if name and _pure(node.func):
+                found[name] = None
+    return list(found)
+
+
+def _pure(node: ast.expr) -> bool:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def aliases(file: str) -> Iterator[tuple[str, str, int]]:
+    """(name, other name, line) of every plain assignment of one name to another: `self.target = self.online`."""
+    tree = parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for target in node.targets:
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            if len(targets) != len(values):
+                # a = b = net: every name on the left is the same object
+                targets, values = [target], [node.value]
+            for left, right in zip(targets, values, strict=True):
+                name, other = last_name(left), last_name(right)
+                if name and other and name != other:
+                    yield name, other, node.lineno
+        if len(node.targets) > 1:
+            names = [n for t in node.targets if (n := last_name(t))]
+            for name in names:
+                for other in names:
+                    if name != other:
+                        yield name, other, node.lineno
+
+
+def update_lines(file: str, names: Iterable[str]) -> list[int]:
+    """Lines of `file` that write a module called by one of `names` from another one, or call a function that does.
+
+    Seen are `name.load_state_dict(other.state_dict())`, loops over `name.parameters()` (or state_dict, buffers) whose
+    body writes in place or binds the loop variable anew, calls of small functions that do either, and functions with an
+    updating name that are given `name`.
+    """
+    tree = parsed(file)
+    wanted = set(names)
+    if tree is None or not wanted:
+        return []
+    found: dict[int, None] = {}
+    states = {
+        last_name(t)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and _walked_over(node.value, ("state_dict",)) - wanted
+        for t in node.targets
+    }
+    updating: set[str] = set()
+    for function in ast.walk(tree):
+        if (
+            isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and _small(function)
+            and any(_updates(n, wanted, states) for n in ast.walk(function))
+        ):
+            updating.add(function.name)
+    for node in ast.walk(tree):
+        if _updates(node, wanted, states) or _calls_updater(node, wanted, updating):
+            found[getattr(node, "lineno", 0)] = None
+    return sorted(found)
+
+
+def _updates(node: ast.AST, names: set[str], states: set[str]) -> bool:
+    if isinstance(node, ast.Call):
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr == "load_state_dict" and last_name(func.value) in names:
+            given = [*node.args, *(k.value for k in node.keywords)]
+            return any(_state_of_other(a, names, states) for a in given)
+        if last_name(func).startswith("_foreach_"):
+            return bool(_walked_over(node, ("parameters", "buffers", "state_dict")) & names)
+        return False
+    if isinstance(node, ast.For):
+        over = _walked_over(
+            node.iter, ("parameters", "named_parameters", "state_dict", "buffers", "modules", "named_modules")
+        )
+        return len(over) > 1 and bool(over & names) and _writes(node)
+    return False
+
+
+def _state_of_other(node: ast.expr, names: set[str], states: set[str]) -> bool:
+    """Whether an argument is the state of a live module other than those called by `names` (not one read from a "
+    "file)."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "state_dict":
+            return last_name(part.func.value) not in names
+    return isinstance(node, ast.Name) and node.id in states
+
+
+def _walked_over(node: ast.AST, methods: tuple[str, ...]) -> set[str]:
+    return {
+        last_name(c.func.value)
+        for c in ast.walk(node)
+        if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr in methods
+    }
+
+
+def _small(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A function whose purpose is the update, not a training loop that contains one."""
+    return bool(_UPDATE.search(function.name)) or (function.end_lineno or function.lineno) - function.lineno < 8
+
+
+def _writes(loop: ast.For) -> bool:
+    bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and node.attr in _WRITES:
+                return True
+            if isinstance(node, (ast.Assign, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(t, ast.Name) and t.id in bound for t in targets):
+                    return True
+                if any(isinstance(t, ast.Subscript) for t in targets):
+                    return True
+    return False
+
+
+def _calls_updater(node: ast.AST, names: set[str], updating: set[str]) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = last_name(node.func)
+    if name in updating:
+        return True
+    if not _UPDATE.search(name):
+        return False
+    given = {last_name(a) for a in [*node.args, *(k.value for k in node.keywords)]}
+    return bool(given & names)
+
+
+def assigned_to(text: str) -> tuple[str, str] | None:
+    """("y", "r + g * v") for the source line `y = r + g * v`; None when it is no plain assignment of one name."""
+    match = re.match(r"^([A-Za-z_][\w.]*)\s*=(?!=)\s*(.+)$", text.strip())
+    if match is None or match[2].count("(") != match[2].count(")") or match[2].endswith(("\\", ",")):
+        return None
+    return match[1], match[2]
+
+
+def shallow_copy_line(file: str, names: Iterable[str]) -> int:
+    """Line of `name = copy.copy(...)` for one of `names`, 0 when there is none."""
+    tree, wanted = parsed(file), set(names)
+    for node in ast.walk(tree) if tree is not None else ():
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and last_name(node.value.func) == "copy"
+            and any(last_name(t) in wanted for t in node.targets)
+        ):
+            return node.lineno
+    return 0
+
+
+def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[str]) -> tuple[str, str, int] | None:
+    """The assignment that makes one of `target_names` the same object as one of `source_names`, if the file has one."""
+    wanted, sources = set(target_names), set(source_names)
+    for name, other, line in aliases(file):
+        if name in wanted and other in sources:
+            return name, other, line
+    return None
+
+
+def is_network_alias(alias: tuple[str, str, int]) -> bool:
+    """Whether an alias joins two differently named networks; `net = self.net` or `q = self.q_net` is a shorthand."""
+    name, other, _ = alias
+    return not (name in other or other in name) or bool(LAGGING.search(name))

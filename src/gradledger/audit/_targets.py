@@ -1,0 +1,239 @@
+"""Which modules are targets, teachers or references of others, and how their outputs meet in losses.
+
+Roles come from relations between events, not from names: a copy that is written from another module, a deep copy, and
+the two sides of a comparison.  The rules of the T series keep a `Watch` as their state and ask it when the run is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gradledger.audit.world import CopyLink, World
+from gradledger.core.events import Backward, CallRef, Comparison, Copied, DeepCopied, Event, Operand
+from gradledger.core.site import NOWHERE, Site
+
+LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
+
+_MEETINGS = 512  # distinct ones kept
+_LEAF_SETS = 128
+
+
+@dataclass(slots=True)
+class Meeting:
+    """Outputs of two module calls that meet in a comparison; `target` is the side that the other is drawn towards.
+
+    `learner`, `target`: module ids.  `bootstrap`: the target's side is (something) + discount * output.
+    `target_graph`: gradient flows into the target's call.  `symmetric`: neither side is marked as target (both carry a
+    graph, no bootstrap), the pair stands once in each order.  `selection`: the learner's side is a plain selection of
+    its output.  Sites: the comparison, the expression of the target's side, the two calls.
+    """
+
+    learner: int
+    target: int
+    bootstrap: bool
+    target_graph: bool
+    symmetric: bool
+    selection: bool
+    discount: float | None
+    op: str
+    site: Site
+    operand_site: Site
+    target_site: Site
+    learner_site: Site
+    made_from: tuple[str, ...]
+    first_iteration: int
+    last_iteration: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class LeafSet:
+    """Reverse passes that filled the same tensors: how many, the first, and the first that was watched in detail."""
+
+    first: Backward
+    detailed: Backward | None = None
+    last_iteration: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the T rules remember of a run.  Bounded: distinct meetings and distinct sets of filled tensors only."""
+
+    meetings: dict[tuple[object, ...], Meeting] = field(default_factory=dict)
+    fills: dict[tuple[int, ...], LeafSet] = field(default_factory=dict)
+    judged: dict[int, int] = field(
+        default_factory=dict
+    )  # module -> comparisons with data in which its output has a graph
+
+    def take(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, Comparison):
+            self._comparison(event)
+        elif isinstance(event, Backward) and event.leaves:
+            kept = self.fills.get(event.leaves)
+            if kept is None:
+                if len(self.fills) >= _LEAF_SETS:
+                    return
+                kept = self.fills[event.leaves] = LeafSet(event)
+            kept.count += 1
+            kept.last_iteration = event.iteration
+            if kept.detailed is None and event.detailed:
+                kept.detailed = event
+
+    def _comparison(self, event: Comparison) -> None:
+        left, right = event.left, event.right
+        if left.bootstrap != right.bootstrap:
+            sides = [(right, left)] if left.bootstrap else [(left, right)]
+        elif left.has_graph != right.has_graph:
+            sides = [(right, left)] if right.has_graph else [(left, right)]
+        else:
+            sides = [(left, right), (right, left)]
+        for learner, target in sides:
+            for mine in learner.calls:
+                if mine.graph and (len(sides) == 1 or not target.calls):
+                    self.judged[mine.module] = self.judged.get(mine.module, 0) + 1
+                for theirs in target.calls:
+                    if mine.graph and mine.call != theirs.call:
+                        self._meet(event, learner, mine, target, theirs, len(sides) == 2)
+
+    def _meet(
+        self, event: Comparison, learner: Operand, mine: CallRef, target: Operand, theirs: CallRef, symmetric: bool
+    ) -> None:
+        key = (mine.module, theirs.module, target.bootstrap, theirs.graph, event.site.key(), theirs.site.key())
+        met = self.meetings.get(key)
+        if met is None:
+            if len(self.meetings) >= _MEETINGS:
+                return
+            met = self.meetings[key] = Meeting(
+                learner=mine.module,
+                target=theirs.module,
+                bootstrap=target.bootstrap,
+                target_graph=theirs.graph,
+                symmetric=symmetric,
+                selection=learner.selection,
+                discount=target.discount,
+                op=event.op,
+                site=event.site,
+                operand_site=target.site,
+                target_site=theirs.site,
+                learner_site=mine.site,
+                made_from=(*learner.made_from, *target.made_from),
+                first_iteration=event.iteration,
+            )
+        met.count += 1
+        met.last_iteration = event.iteration
+
+
+# ----------------------------------------------------------------------------------------------- relations of modules
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """`target` was written from `source`, or is a deep copy of it.  `repeated`: also while training went on."""
+
+    source: int
+    target: int
+    pairs: tuple[tuple[int, int], ...]
+    count: int
+    repeated: bool
+    deep: bool
+    site: Site
+    how: str
+    last_iteration: int
+    tau: float | None = None
+
+
+def links(world: World) -> list[Link]:
+    """Every copy from one module into another (a module into itself is left out), oldest first."""
+    return [_link(link) for link in world.all_copies() if link.first.source != link.first.target and not _same(link)]
+
+
+def _same(link: CopyLink) -> bool:
+    return isinstance(link.first, Copied) and link.first.same
+
+
+def _link(link: CopyLink) -> Link:
+    first, last = link.first, link.last
+    deep = isinstance(first, DeepCopied)
+    pairs = last.pairs if len(last.pairs) >= len(first.pairs) else first.pairs
+    return Link(
+        source=first.source,
+        target=first.target,
+        pairs=pairs,
+        count=link.count,
+        repeated=not deep and last.iteration > 0,
+        deep=deep,
+        site=first.site,
+        how=first.how if isinstance(first, Copied) else "deepcopy",
+        last_iteration=last.iteration,
+        tau=last.tau if isinstance(last, Copied) else None,
+    )
+
+
+def tree(module: int, world: World) -> set[int]:
+    """Parameters of a module and everything below it."""
+    return set(world.tensors_of(module))
+
+
+def related(target: int, source: int, world: World, known: Iterable[Link]) -> list[Link]:
+    """Links by which (a part of) `target` was written from, or copied off, (a part of) `source`.  Directed."""
+    mine, theirs = tree(target, world), tree(source, world)
+    found = []
+    for link in known:
+        if link.pairs:
+            if any(t in mine and s in theirs for s, t in link.pairs):
+                found.append(link)
+        elif _covers(link.target, target, world) and _covers(link.source, source, world):
+            found.append(link)
+    return found
+
+
+def _covers(one: int, other: int, world: World) -> bool:
+    return one == other or one in world.ancestors(other) or other in world.ancestors(one)
+
+
+def kin(one: int, other: int, world: World, known: Iterable[Link]) -> list[Link]:
+    """Links between two modules in either direction."""
+    every = list(known)
+    return related(one, other, world, every) or related(other, one, world, every)
+
+
+def frozen(module: int, world: World) -> bool:
+    """Whether no parameter of the module takes gradients."""
+    return not any(world.tensor(t).requires_grad for t in world.tensors_of(module))
+
+
+def filled_together(link: Link, watch: Watch) -> Iterator[tuple[LeafSet, set[int]]]:
+    """Sets of filled tensors that hold both tensors of the link's target and the sources they are written from."""
+    for leaves, seen in watch.fills.items():
+        held = set(leaves)
+        both = {t for s, t in link.pairs if s in held and t in held and s != t}
+        if both:
+            yield seen, both
+
+
+def call_into(backward: Backward | None, tensors: set[int], world: World) -> CallRef | None:
+    """The smallest module call of a detailed reverse pass whose module holds some of `tensors`."""
+    best: tuple[int, CallRef] | None = None
+    for call in backward.calls if backward is not None else ():
+        mine = tree(call.module, world)
+        if mine & tensors and (best is None or len(mine) < best[0]):
+            best = (len(mine), call)
+    return best[1] if best is not None else None
+
+
+def made_at(module: int, world: World) -> Site:
+    """Where a module (or the outermost one that holds it) was made."""
+    site = world.module(module).site
+    return site if site.file else world.module(world.root(module)).site
+
+
+def sites(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:
+    """Other lines that belong to a finding at `site`, each once."""
+    kept: dict[tuple[str, int], Site] = {}
+    for other in others:
+        if other.file != NOWHERE.file and other.key() != site.key():
+            kept.setdefault(other.key(), other)
+    return tuple(kept.values())

@@ -1,0 +1,157 @@
+"""# A target network sits in an optimizer
+
+## What it is
+The parameters of a target or teacher, which are meant to follow another network by copies alone, were also given to an
+optimizer, usually by `agent.parameters()` over a module that holds both networks.
+
+## Why it matters
+Between two copies the optimizer moves the target: by gradient where the target is not detached, otherwise by momentum
+or weight decay.  The target is no longer the delayed copy that the method rests on.
+
+## How it is found
+A module whose output is the bootstrap or teacher side of a comparison with another network, that is a copy of this
+network or is written from it, never stands on the prediction side itself, and whose parameters an optimizer holds and
+steps.
+
+## Near misses
+- A frozen target in the optimizer: it cannot move.
+- Weight tying: one tensor under two names.
+- Double critics and Double Q-learning: both networks are trained on their own predictions.
+- Federated clients, lookahead and population training: networks that are overwritten *and* meant to train.
+
+## Fix
+Hand the optimizer the online network alone: `Adam(agent.online.parameters())`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import times
+from gradledger.audit._targets import Link, Meeting, Watch, filled_together, kin, links, made_at, related, sites, tree
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Comparison, Event, Step
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "T2",
+    "target-in-optimizer",
+    "target networks",
+    "The parameters of a target network, which copies are meant to move, are held by an optimizer.",
+)
+LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Step)
+
+
+@dataclass(slots=True)
+class State:
+    """`used`: tensors that a step found with a filled gradient, or moved, and in how many steps."""
+
+    watch: Watch = field(default_factory=Watch)
+    used: dict[int, int] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Step):
+        for life in event.lives:
+            if life.frozen:
+                continue
+            if life.grad in ("filled", "assigned"):
+                for tensor in life.tensors:
+                    state.used[tensor] = state.used.get(tensor, 0) + 1
+            elif life.moved:
+                state.moved.update(life.tensors)
+    else:
+        state.watch.take(event)
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Without copies there is no target network."""
+    return None if links(world) else "no module was copied into another"
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    module: int
+    source: int
+    link: Link
+    site: Site
+    role: str
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    told: set[int] = set()
+    for target in _targets(state.watch, world):
+        held = {t for t in tree(target.module, world) if world.trained(t) and world.tensor(t).requires_grad}
+        held -= tree(target.source, world) | told
+        if held:
+            told |= held
+            found.append(_finding(target, held, state, world))
+    return found
+
+
+def _targets(watch: Watch, world: World) -> list[_Target]:
+    known = links(world)
+    found = []
+    for met in watch.meetings.values():
+        if met.target == met.learner or met.symmetric or watch.judged.get(met.target):
+            continue
+        if met.bootstrap:
+            between = kin(met.target, met.learner, world, known)
+        else:
+            between = [k for k in related(met.target, met.learner, world, known) if k.repeated]
+        if between and not _both_predict(met, watch):
+            role = "bootstrap target" if met.bootstrap else "teacher"
+            found.append(_Target(met.target, met.learner, between[-1], met.target_site, role))
+    for link in known:
+        if link.repeated and not watch.judged.get(link.target) and any(True for _ in filled_together(link, watch)):
+            found.append(_Target(link.target, link.source, link, NOWHERE, "copy in the same loss"))
+    return found
+
+
+def _both_predict(met: Meeting, watch: Watch) -> bool:
+    """The target also stands on a prediction side somewhere: it is a network of its own."""
+    return any(other.learner == met.target and not other.symmetric for other in watch.meetings.values())
+
+
+def _finding(target: _Target, held: set[int], state: State, world: World) -> Finding:
+    holders = sorted({o for t in held for o in world.holders(t)})
+    optimizer = world.optimizer(holders[0])
+    steps = max((state.used.get(t, 0) for t in held), default=0)
+    effective = steps > 0 or bool(held & state.moved)
+    name, source = world.module_name(target.module), world.module_name(target.source)
+    if steps:
+        what = f"in {steps} of {times(optimizer.steps, 'step')} it applied a gradient, so the target moves by itself."
+    elif effective:
+        what = (
+            "its steps moved them without any gradient (weight decay or momentum), so the target drifts between copies."
+        )
+    else:
+        what = "no gradient has reached them so far, so nothing moved yet."
+    return Finding(
+        "T2",
+        "error" if effective else "info",
+        optimizer.site,
+        f"{optimizer.short_cls} holds {times(len(held), 'parameter')} of `{name}`, which is the {target.role} for "
+        f"`{source}`: {what}",
+        f"give the optimizer only the parameters of `{source}`, not those of `{name}`",
+        related=sites(optimizer.site, (target.site, made_at(target.module, world), target.link.site)),
+        evidence={
+            "target": name,
+            "network": source,
+            "role": target.role,
+            "parameters": len(held),
+            "steps_with_gradient": steps,
+            "optimizer_steps": optimizer.steps,
+            "moved_without_gradient": sorted(world.name(t) for t in held & state.moved)[:4],
+        },
+        count=max(steps, 1),
+        subject=name,
+        iteration=optimizer.made_iteration,
+    )

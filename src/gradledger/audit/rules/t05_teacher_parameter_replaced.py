@@ -1,0 +1,232 @@
+"""# A teacher's parameter object was replaced
+
+## What it is
+The update of a teacher, target or EMA copy puts new `nn.Parameter` objects into it (`teacher.fc.weight =
+nn.Parameter(...)`) instead of writing values into the tensors it has.
+
+## Why it matters
+Whoever captured the old tensors (an optimizer, an EMA helper, a list of parameters) goes on with tensors that nothing
+uses any more.  A new Parameter requires grad, so a frozen teacher silently takes gradients again.  Assigning a plain
+tensor to a parameter's name raises TypeError.
+
+## How it is found
+A registered parameter of a module that is a copy of another one is replaced by another tensor while training runs: with
+gradient where the old one was frozen, while an optimizer holds the old one, or followed by copies into the old one.
+
+## Near misses
+- A new head or LoRA layers put in place before the optimizer is built.
+- `teacher.fc.weight.data = new`, `copy_`, `lerp_`: the object stays.
+- A teacher that is deep-copied anew: a new module, no replaced tensor.
+
+## Fix
+Write values under no_grad: `with torch.no_grad(): t.weight.lerp_(s.weight, 1 - m)`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import times
+from gradledger.audit._targets import made_at, sites
+from gradledger.audit.rule import Finding, Rule, Severity
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Copied, DeepCopied, Event, RunEnded, TensorRegistered
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "T5",
+    "teacher-parameter-replaced",
+    "target networks",
+    "Parameters of a teacher are replaced by new objects instead of being written in place.",
+)
+LISTENS: tuple[type[Event], ...] = (TensorRegistered, Copied, Backward, RunEnded)
+
+_PLACES = 4096
+_ASSIGNED = re.compile(r"cannot assign '([\w.]+)' (?:object )?(?:as|to) parameter '(\w+)'")
+
+
+@dataclass(slots=True)
+class _Replaced:
+    """One registered name whose tensor changed: first and latest time, how often, what came with it."""
+
+    first: TensorRegistered
+    count: int = 0
+    iterations: int = 0
+    last_iteration: int = -1
+    thawed: int = 0  # the new one requires grad, the old one did not
+    held: int = 0  # an optimizer held the old one
+    new: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class State:
+    """`orphans`: replaced tensors, with the place they had; `written`: copies that went into them afterwards."""
+
+    places: dict[tuple[int, str], _Replaced] = field(default_factory=dict)
+    orphans: dict[int, tuple[int, str]] = field(default_factory=dict)
+    written: dict[tuple[int, str], Copied] = field(default_factory=dict)
+    filled: set[tuple[int, str]] = field(default_factory=set)
+    latest: dict[int, tuple[int, str]] = field(default_factory=dict)
+    ended: RunEnded | None = None
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, TensorRegistered):
+        if event.replaced is not None and event.replaced != event.tensor and event.role == "parameter":
+            _note(state, event, event.replaced, world)
+    elif isinstance(event, Copied):
+        if state.orphans and event.how != "replace":
+            for _, target in event.pairs:
+                place = state.orphans.get(target)
+                if place is not None:
+                    state.written.setdefault(place, event)
+    elif isinstance(event, Backward):
+        if state.latest:
+            state.filled.update(state.latest[t] for t in event.leaves if t in state.latest)
+    elif isinstance(event, RunEnded):
+        state.ended = event
+
+
+def _note(state: State, event: TensorRegistered, old: int, world: World) -> None:
+    place = (event.module, event.name)
+    kept = state.places.get(place)
+    if kept is None:
+        if len(state.places) >= _PLACES:
+            return
+        kept = state.places[place] = _Replaced(event)
+    kept.count += 1
+    if event.iteration != kept.last_iteration:
+        kept.iterations += 1
+        kept.last_iteration = event.iteration
+    before = world.tensor(old)
+    kept.thawed += event.requires_grad and not before.requires_grad
+    kept.held += bool(world.holders(old))
+    state.orphans[old] = place
+    state.latest = {t: p for t, p in state.latest.items() if p != place}
+    state.latest[event.tensor] = place
+    if len(state.orphans) > _PLACES:
+        state.orphans.pop(next(iter(state.orphans)))
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = _loud(state, world)
+    copies = _copies(world)
+    groups: dict[tuple[str, int], list[tuple[tuple[int, str], _Replaced]]] = {}
+    for place, one in state.places.items():
+        if one.last_iteration > 0 and _is_copy(place[0], copies, world):
+            groups.setdefault(one.first.site.key(), []).append((place, one))
+    for group in groups.values():
+        finding = _finding(group, state, copies, world)
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+def _copies(world: World) -> dict[int, Site]:
+    """Modules that are copies of others: target -> line of the copy."""
+    found: dict[int, Site] = {}
+    for link in world.all_copies():
+        first = link.first
+        if isinstance(first, DeepCopied) or (isinstance(first, Copied) and not first.same):
+            found.setdefault(first.target, first.site)
+    return found
+
+
+def _is_copy(module: int, copies: dict[int, Site], world: World) -> bool:
+    return module in copies or any(a in copies for a in world.ancestors(module))
+
+
+def _finding(
+    group: list[tuple[tuple[int, str], _Replaced]], state: State, copies: dict[int, Site], world: World
+) -> Finding | None:
+    thawed = sum(one.thawed for _, one in group)
+    held = sum(one.held for _, one in group)
+    orphaned = [place for place, _ in group if place in state.written]
+    filled = [place for place, _ in group if place in state.filled]
+    again = max(one.iterations for _, one in group)
+    if not (thawed or held or orphaned) and again < 2:
+        return None
+    severity: Severity = "info"
+    parts = []
+    if thawed:
+        severity = "warning"
+        parts.append("each new Parameter requires grad although the old one was frozen")
+    if filled:
+        severity = "error"
+        parts.append(f"reverse passes now fill {len(filled)} of them")
+    if held:
+        severity = "error"
+        parts.append("the optimizer goes on with the old ones")
+    if orphaned:
+        severity = "error"
+        parts.append(
+            f"line {state.written[orphaned[0]].site.line} goes on writing into the old ones, which nothing uses"
+        )
+    if not parts:
+        parts.append("whoever keeps the old ones is left with tensors that nothing uses")
+    first = group[0][1].first
+    root = world.root(first.module)
+    copied_at = copies.get(root) or next((copies[a] for a in world.ancestors(first.module) if a in copies), NOWHERE)
+    writes = [state.written[place].site for place in orphaned[:1]]
+    name = world.module_name(root)
+    return Finding(
+        "T5",
+        severity,
+        first.site,
+        f"`{name}` gets new Parameter objects here ({times(len(group), 'name')}, in {times(again, 'iteration')}): "
+        + "; ".join(parts)
+        + ".",
+        "write the values in place: with torch.no_grad(): p.lerp_(q, 1 - m)",
+        related=sites(first.site, (*(one.first.site for _, one in group), *writes, copied_at, made_at(root, world))),
+        evidence={
+            "module": name,
+            "names": [f"{world.module_name(m)}.{n}" for (m, n), _ in group[:4]],
+            "iterations": again,
+            "old_frozen_new_requires_grad": thawed,
+            "old_held_by_optimizer": held,
+            "filled_by_backward": len(filled),
+        },
+        count=max(one.count for _, one in group),
+        subject=name,
+        iteration=first.iteration,
+    )
+
+
+def _loud(state: State, world: World) -> list[Finding]:
+    """The program ended with the error that torch raises for a plain tensor under a parameter's name."""
+    ended = state.ended
+    match = _ASSIGNED.search(ended.message) if ended is not None and "TypeError" in ended.exception else None
+    if ended is None or match is None or not ended.frames:
+        return []
+    here = ended.frames[-1]
+    site = Site(here.file, here.line, here.function, 0, False, tuple(reversed(ended.frames[:-1])))
+    return [
+        Finding(
+            "T5",
+            "error",
+            site,
+            f"A plain tensor is assigned to the registered parameter `{match[2]}`, which torch refuses ({match[1]}): a "
+            "parameter's values are changed in place, its object stays.",
+            _in_place(world.source(site), match[2]),
+            related=sites(site, _caller(site)),
+            evidence={"exception": ended.exception, "parameter": match[2], "got": match[1]},
+            iteration=ended.iteration,
+        )
+    ]
+
+
+def _caller(site: Site) -> tuple[Site, ...]:
+    """The user frame that called the failing line."""
+    return tuple(Site(f.file, f.line, f.function) for f in site.callers[:1])
+
+
+def _in_place(line: str, name: str) -> str:
+    match = re.match(r"^([\w.]+)\s*=(?!=)\s*(.+)$", line)
+    if match and match[1].endswith(f".{name}"):
+        return f"with torch.no_grad(): {match[1]}.copy_({match[2].rstrip()})"
+    return f"with torch.no_grad(): module.{name}.copy_(new_values)"

@@ -1,0 +1,382 @@
+"""# The target is never effectively updated
+
+## What it is
+A network is used as target and the program has code to update it, but no update arrives: the target is copied into
+itself, copied in the wrong direction, blended with weight 0, or the update's condition never comes true.
+
+## Why it matters
+Every target comes from the untrained first network.  The loss falls all the same; what is learned is wrong.
+
+## How it is found
+By the copies themselves (source and target are one module, nothing changed, the trained network is overwritten), or,
+when no copy was seen in 50 steps and the target's values stand still, by an update of the target in the source that
+never ran or had no effect.
+
+## Near misses
+- Frozen references and pretrained teachers that no code tries to update.
+- A target that is replaced by a new deep copy.
+- Long intervals that have not come round yet are reported only when the source holds an update and 50 steps have
+  passed.
+
+## Fix
+Copy from the trained network: `target.load_state_dict(net.state_dict())`, and check that the condition comes true.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gradledger.audit import _code
+from gradledger.audit._phrases import times
+from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Comparison, Copied, Event, StateLoaded, ValuesCompared
+from gradledger.core.site import Site
+
+RULE = Rule(
+    "T8",
+    "target-never-updated",
+    "target networks",
+    "A target network is meant to follow another one, but no update ever reaches it.",
+)
+LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Copied, StateLoaded, ValuesCompared)
+
+_PATIENCE = 50  # optimizer steps without any update before the source is asked
+
+
+@dataclass(slots=True)
+class _Effect:
+    """Copies from one module into another at one line: how many, how many changed something."""
+
+    first: Copied
+    last: Copied
+    count: int = 0
+    idle: int = 0  # nothing changed, or weight 0
+
+
+@dataclass(slots=True)
+class State:
+    watch: Watch = field(default_factory=Watch)
+    effects: dict[tuple[int, int, tuple[str, int]], _Effect] = field(default_factory=dict)
+    ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
+    still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
+    moved: set[int] = field(default_factory=set)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Copied):
+        key = (event.source, event.target, event.site.key())
+        kept = state.effects.get(key)
+        if kept is None:
+            kept = state.effects[key] = _Effect(event, event)
+        kept.count += 1
+        kept.idle += event.changed is False or event.tau == 0.0
+        kept.last = event
+        _ran(state, event.site)
+    elif isinstance(event, StateLoaded):
+        _ran(state, event.site)
+    elif isinstance(event, ValuesCompared):
+        if event.changed:
+            state.moved.add(event.module)
+        else:
+            state.still[event.module] = event.iteration - event.since
+    else:
+        state.watch.take(event)
+
+
+def _ran(state: State, site: Site) -> None:
+    if len(state.ran) < 10_000:
+        state.ran.add(site.key())
+        state.ran.update((f.file, f.line) for f in site.callers)
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Without a copy or a bootstrapped comparison there is no target."""
+    if state.effects or any(m.bootstrap for m in state.watch.meetings.values()) or links(world):
+        return None
+    return "no module was copied into another and no loss bootstraps"
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found: list[Finding] = []
+    told: set[int] = set()
+    for finding, module in (
+        *_self_copies(state, world),
+        *_without_effect(state, world),
+        *_wrong_way(state, world),
+        *_never_ran(state, world),
+    ):
+        if not told & tree(module, world):
+            told |= tree(module, world)
+            found.append(finding)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- copied into itself
+
+
+def _self_copies(state: State, world: World) -> list[tuple[Finding, int]]:
+    found = []
+    for effect in state.effects.values():
+        copy = effect.first
+        if not copy.same or world.trained_module(copy.target) or _followed(copy.target, state, world):
+            continue
+        met = _as_target(copy.target, state.watch, world)
+        if met is None and effect.count < 2:
+            continue
+        name = world.module_name(copy.target)
+        online = world.module_name(met.learner) if met is not None else "the trained network"
+        found.append(
+            (
+                Finding(
+                    "T8",
+                    "error",
+                    copy.site,
+                    f"`{name}` is copied into itself ({times(effect.count, 'time')}), so it keeps the weights it "
+                    "was made with" + (f" while `{online}` trains against it." if met is not None else "."),
+                    _fix_self(copy.site, met, world),
+                    related=_where(copy.site, met, copy.target, world),
+                    evidence={
+                        "target": name,
+                        "network": online,
+                        "self_copies": effect.count,
+                        "why": "copied into itself",
+                    },
+                    count=effect.count,
+                    subject=name,
+                    iteration=copy.iteration,
+                ),
+                copy.target,
+            )
+        )
+    return found
+
+
+def _fix_self(site: Site, met: Meeting | None, world: World) -> str:
+    line = world.source(site)
+    match = re.match(r"^([\w.\[\]\"']+)\.load_state_dict\(", line)
+    names = _code.called_names(met.learner_site.file, met.learner_site.line) if met is not None else []
+    if match and names:
+        prefix = "self." if match[1].startswith("self.") else ""
+        online = _network_name(names, met, world)
+        return f"{match[1]}.load_state_dict({prefix}{online}.state_dict())"
+    return "copy from the trained network instead: target.load_state_dict(net.state_dict())"
+
+
+def _network_name(names: list[str], met: Meeting | None, world: World) -> str:
+    label = world.module_name(met.learner).rpartition(".")[2] if met is not None else ""
+    return label if label in names else names[-1]
+
+
+# ----------------------------------------------------------------------------------------------- no effect
+
+
+def _without_effect(state: State, world: World) -> list[tuple[Finding, int]]:
+    """Copies from a trained network that change nothing although it moved in between."""
+    found = []
+    for effect in state.effects.values():
+        copy, last = effect.first, effect.last
+        if copy.same or effect.idle < effect.count or last.iteration <= copy.iteration or effect.count < 2:
+            continue
+        if not world.trained_module(copy.source) or world.trained_module(copy.target):
+            continue
+        if any(
+            o.idle < o.count and o.last.iteration > 0 for o in state.effects.values() if o.first.target == copy.target
+        ):
+            continue
+        name, online = world.module_name(copy.target), world.module_name(copy.source)
+        why = f"with weight {last.tau:g}" if last.tau is not None and last.tau < 1 else "without changing a value"
+        found.append(
+            (
+                Finding(
+                    "T8",
+                    "error",
+                    copy.site,
+                    f"`{name}` was updated from `{online}` {times(effect.count, 'time')} {why}: it still has the "
+                    "weights it "
+                    "was made with.",
+                    "give the trained network's values a weight above 0: t.lerp_(p, tau)",
+                    related=_where(copy.site, _as_target(copy.target, state.watch, world), copy.target, world),
+                    evidence={"target": name, "network": online, "updates": effect.count, "tau": last.tau, "why": why},
+                    count=effect.count,
+                    subject=name,
+                    iteration=copy.iteration,
+                ),
+                copy.target,
+            )
+        )
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- wrong direction
+
+
+def _wrong_way(state: State, world: World) -> list[tuple[Finding, int]]:
+    """The trained network is overwritten by its own target, which itself never changes."""
+    found = []
+    for effect in state.effects.values():
+        copy, last = effect.first, effect.last
+        if (
+            copy.same
+            or last.iteration == 0
+            or not world.trained_module(copy.target)
+            or world.trained_module(copy.source)
+        ):
+            continue
+        if _followed(copy.source, state, world):
+            continue
+        met = _as_target(copy.source, state.watch, world)
+        if met is None or not tree(met.learner, world) & tree(copy.target, world):
+            continue
+        blended = last.tau is not None and 0 < last.tau < 1
+        if not (met.bootstrap or (blended and effect.count > 2)):
+            continue
+        name, online = world.module_name(copy.source), world.module_name(copy.target)
+        found.append(
+            (
+                Finding(
+                    "T8",
+                    "error",
+                    copy.site,
+                    f"The update runs the wrong way: it writes the target `{name}` into the trained `{online}` "
+                    f"({times(effect.count, 'time')}), and `{name}` itself never changes.",
+                    _fix_way(copy.site, world),
+                    related=_where(copy.site, met, copy.source, world),
+                    evidence={
+                        "target": name,
+                        "network": online,
+                        "updates": effect.count,
+                        "tau": last.tau,
+                        "why": "wrong direction",
+                    },
+                    count=effect.count,
+                    subject=name,
+                    iteration=copy.iteration,
+                ),
+                copy.source,
+            )
+        )
+    return found
+
+
+def _fix_way(site: Site, world: World) -> str:
+    match = re.match(r"^([\w.\[\]\"']+)\.load_state_dict\(([\w.\[\]\"']+)\.state_dict\(\)\)$", world.source(site))
+    if match:
+        return f"{match[2]}.load_state_dict({match[1]}.state_dict())"
+    return "exchange source and target of the update"
+
+
+# ----------------------------------------------------------------------------------------------- never ran
+
+
+def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
+    known = links(world)
+    found = []
+    for met in state.watch.meetings.values():
+        if met.target == met.learner or met.symmetric or world.trained_module(met.target):
+            continue
+        if world.iteration - met.first_iteration < _PATIENCE or not world.trained_module(met.learner):
+            continue
+        if not met.bootstrap and not kin(met.target, met.learner, world, known):
+            continue
+        if _followed(met.target, state, world) or _remade(met.target, known, world):
+            continue
+        if met.target in state.moved or state.still.get(met.target, 0) < _PATIENCE - 5:
+            continue
+        lines = _pending(met, state, world)
+        if lines:
+            found.append((_never(met, lines, world), met.target))
+    return found
+
+
+def _pending(met: Meeting, state: State, world: World) -> list[Site]:
+    """Lines of the program that would update the target and on which no copy has happened."""
+    called = _code.called_names(met.target_site.file, met.target_site.line)
+    predicted = _code.called_names(met.learner_site.file, met.learner_site.line)
+    names = {n for n in called if n not in predicted}
+    label = world.module_name(met.target).rpartition(".")[2]
+    if label.isidentifier():
+        names.add(label)
+    files = dict.fromkeys(s.file for s in (met.target_site, made_at(met.target, world), met.site) if s.file)
+    return [
+        Site(file, line, "")
+        for file in files
+        for line in _code.update_lines(file, names)
+        if (file, line) not in state.ran
+    ]
+
+
+def _remade(module: int, known: list[Link], world: World) -> bool:
+    """The program replaces the target by a new deep copy instead of writing into it."""
+    if world.module(module).freed:
+        return True
+    mine = [k for k in known if k.deep and k.target == module]
+    return any(
+        k.deep and k.source == m.source and k.site.key() == m.site.key() and k.target != m.target
+        for m in mine
+        for k in known
+    )
+
+
+def _never(met: Meeting, lines: list[Site], world: World) -> Finding:
+    name, online = world.module_name(met.target), world.module_name(met.learner)
+    steps = world.iteration - met.first_iteration
+    site = lines[0]
+    return Finding(
+        "T8",
+        "error",
+        site,
+        f"`{name}` gives the target for `{online}` but has not changed in {times(steps, 'step')}: this update "
+        "never ran or had "
+        "no effect.",
+        "make sure that this line runs while training, and that it writes into the target's own tensors",
+        related=sites(site, (*lines[1:4], met.target_site, made_at(met.target, world))),
+        evidence={
+            "target": name,
+            "network": online,
+            "steps": steps,
+            "update_lines": [s.line for s in lines[:4]],
+            "why": "never ran",
+        },
+        count=1,
+        subject=name,
+        iteration=met.first_iteration,
+    )
+
+
+# ----------------------------------------------------------------------------------------------- shared
+
+
+def _followed(module: int, state: State, world: World) -> bool:
+    """Whether values of another module effectively arrived in (a part of) the module after training began."""
+    mine = tree(module, world)
+    for effect in state.effects.values():
+        copy, last = effect.first, effect.last
+        if copy.same or last.iteration == 0 or effect.idle >= effect.count:
+            continue
+        if copy.target == module or any(t in mine for _, t in last.pairs):
+            return True
+    return False
+
+
+def _as_target(module: int, watch: Watch, world: World) -> Meeting | None:
+    """A comparison in which the module (or a part of it) gives the target side for another one."""
+    mine = tree(module, world)
+    best = None
+    for met in watch.meetings.values():
+        if met.target != met.learner and not met.symmetric and tree(met.target, world) & mine:
+            if met.bootstrap:
+                return met
+            best = best or met
+    return best
+
+
+def _where(site: Site, met: Meeting | None, module: int, world: World) -> tuple[Site, ...]:
+    callers = [Site(f.file, f.line, f.function) for f in site.callers[:1]]
+    return sites(site, (*callers, *((met.target_site,) if met is not None else ()), made_at(module, world)))
