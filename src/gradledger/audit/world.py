@@ -28,7 +28,8 @@ FILLS_LOOKED_AT = 64  # of one life: a gradient that is never cleared carries ev
 class ModuleInfo:
     """A module.  `parents`: (module, name) pairs; `children`, `tensors`: by local name (parameters and buffers);
     `plain`: its latest unregistered tensors and modules; `calls`: watched forward calls by the program itself;
-    `attached_seq`, `attached_site`: when and where it last became a child of another module (0: never)."""
+    `attached_seq`, `attached_site`: when and where it last became a child of another module (0: never);
+    `used_site`: where its forward first ran in a watched iteration, at any depth."""
 
     ident: int
     cls: str = "module"
@@ -45,6 +46,7 @@ class ModuleInfo:
     calls: int = 0
     attached_seq: int = 0
     attached_site: Site = NOWHERE
+    used_site: Site = NOWHERE
 
     @property
     def short_cls(self) -> str:
@@ -166,6 +168,7 @@ class World:
             ev.PlainAttributes: self._plain_attributes,
             ev.ModuleCalled: self._module_called,
             ev.ModuleFreed: self._module_freed,
+            ev.ModuleUsed: self._module_used,
             ev.GradFlagSet: self._grad_flag_set,
             ev.OptimizerMade: self._optimizer_made,
             ev.GroupAdded: self._group_added,
@@ -429,6 +432,9 @@ class World:
         self._calls[event.call] = event
         if len(self._calls) > CALLS_KEPT:
             self._calls.popitem(last=False)
+
+    def _module_used(self, event: ev.ModuleUsed) -> None:
+        self._module_record(event.module).used_site = event.site
 
     def _module_freed(self, event: ev.ModuleFreed) -> None:
         info = self._module_record(event.module)

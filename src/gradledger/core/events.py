@@ -299,6 +299,14 @@ class ModuleCalled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleUsed(Event):
+    """The forward of `module` ran for the first time in a watched iteration, at any depth (once a module)."""
+
+    KIND: ClassVar[str] = "module_used"
+    module: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsMoved(Event):
     """A normalisation layer ran in train mode and moved its running statistics.  `frozen`: all parameters of the layer (or, for
     a layer without parameters, of its parent) have requires_grad False; `mode_site`: the last `.train()` call that reached it;
@@ -410,7 +418,7 @@ class Clear(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsRead(Event):
-    """The program itself read `.grad` (detail iterations; once an iteration and line)."""
+    """The program itself read `.grad` (detail iterations; once an iteration and line).  No tensors: that of a non-leaf."""
 
     KIND: ClassVar[str] = "gradients_read"
     tensors: tuple[int, ...]

@@ -126,7 +126,8 @@ class _Probe:
             order = value.op.order if value.op else self.trace.order
             parts = _terms.unfold(self.trace, value.token)
             one.terms += _terms.describe(self.trace, parts, one.walk, trained, order)
-            one.tokens.update(p.token for p in parts if p.token is not None)
+            graphs = (self.trace.values.get(p.token) for p in parts if p.token is not None)
+            one.tokens.update(v.token for v in graphs if v is not None and v.graph)
             if root is one.roots[0]:
                 one.age = self.recorder.iteration - value.iteration
                 if value.op is not None:

@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from gradledger.core.events import GradientsRead, ModuleCalled
+from gradledger.core.events import GradientsRead, ModuleCalled, ModuleUsed
 from gradledger.ledger import _site, _terms
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
@@ -35,6 +35,7 @@ class _Probe:
         self.numbers = 0
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
         self.scanned: set[int] = set()
+        self.used: set[int] = set()
         self.reads: dict[tuple[str, int], set[int]] = {}
 
     # ------------------------------------------------------------------ on and off
@@ -69,6 +70,10 @@ class _Probe:
             self.trace.settle()
             if not self.entered:
                 call = self._begin(module, inputs)
+            known = self.recorder.modules.find(module)
+            if known is not None and known not in self.used:
+                self.used.add(known)
+                self.recorder.emit(ModuleUsed, _site.here(1), module=known)
             self.entered.append((weakref.ref(module), call))
             self.trace.depth = len(self.entered)
             if isinstance(module, _FAST_PATH) and not module.training and not self.aside:
@@ -168,8 +173,11 @@ class _Probe:
     def grad_read(self, tensor: torch.Tensor, grad: Any, frame: Any) -> None:
         """The program read `.grad` itself."""
         number = self.session.lifecycle.was_read(tensor)
+        where = (frame.f_code.co_filename, frame.f_lineno)
         if number is not None:
-            self.reads.setdefault((frame.f_code.co_filename, frame.f_lineno), set()).add(number)
+            self.reads.setdefault(where, set()).add(number)
+        elif not tensor.is_leaf:
+            self.reads.setdefault(where, set())
 
     def flush_reads(self, *_: Any) -> None:
         reads, self.reads = self.reads, {}

@@ -1,0 +1,63 @@
+"""Small readings of the clear, fill, consume cycle that the gradient rules share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+from gradledger.core.site import NOWHERE, Site
+
+Path = tuple[tuple[str, int], ...]
+
+_STEP = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.step\(\s*([A-Za-z_][\w.\[\]\"']*)?")
+_BACKWARD = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.backward\(")
+
+
+def path_of(site: Site) -> Path:
+    """A line together with the lines that called it: two calls of one helper are two paths."""
+    return (site.key(), *((f.file, f.line) for f in site.callers))
+
+
+def optimizer_word(step: Site, world: World) -> str:
+    """The optimizer as the program writes it on its `.step()` line; "optimizer" when the line shows no name."""
+    match = _STEP.search(world.source(step))
+    if match is None:
+        return "optimizer"
+    receiver, argument = match[1], match[2]
+    return argument if argument and "scaler" in receiver.lower() else receiver
+
+
+def loss_word(backward: Site, world: World) -> str:
+    """The loss as the program writes it on its `.backward()` line; "loss" when the line shows no name."""
+    match = _BACKWARD.search(world.source(backward))
+    return match[1] if match is not None else "loss"
+
+
+def clear_word(clear: Site, world: World) -> str:
+    """The clear as the program writes it; "zero_grad()" when the line is not known."""
+    source = world.source(clear)
+    return source if source and len(source) <= 60 else "zero_grad()"
+
+
+def fresh(fills: Iterable[ev.Fill]) -> list[int]:
+    """Reverse passes in a gradient that no step has used yet."""
+    return [f.backward for f in fills if f.consumed == 0]
+
+
+def has_gradient(step: ev.Step) -> bool:
+    """Whether a step finds a gradient in any tensor that is not frozen."""
+    return any(life.grad in ("filled", "assigned") and not life.frozen for life in step.lives)
+
+
+def backward_site(backward: int | None, world: World) -> Site:
+    """Where a reverse pass was started; NOWHERE when it is no longer remembered."""
+    event = world.backward(backward) if backward is not None else None
+    return event.site if event is not None else NOWHERE
+
+
+def held_by(optimizer: int, tensors: Iterable[int], world: World) -> list[int]:
+    """Those of `tensors` that the optimizer holds."""
+    held = world.optimizer(optimizer).tensors
+    return [t for t in tensors if t in held]

@@ -1,0 +1,93 @@
+"""Leaves that reverse passes fill again and again although no optimizer holds them (G12 and G17).
+
+The record keeps a count of fills, clears and reads by leaf; leaves that were filled once and are gone (a fresh input each
+iteration) are forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradledger.audit._orphans import classify
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+from gradledger.core.site import NOWHERE, Site
+
+LISTENS: tuple[type[ev.Event], ...] = (ev.Backward, ev.Clear, ev.GradientsRead)
+LEAVES_KEPT = 20_000
+FEW = 3
+
+
+@dataclass(slots=True)
+class Filled:
+    """One leaf.  `looked_at`: fills in watched iterations, where reads are seen; `reads`: iterations in which the program
+    read its gradient; `calls`: the forward calls of the first watched fill."""
+
+    fills: int = 0
+    looked_at: int = 0
+    clears: int = 0
+    reads: int = 0
+    last_read: int = -1
+    first: int = 0
+    backward: Site = NOWHERE
+    calls: tuple[ev.CallRef, ...] = ()
+
+    @property
+    def accumulates(self) -> bool:
+        """Filled repeatedly, never cleared, and not read as a habit."""
+        return self.fills >= FEW and 10 * self.clears <= self.fills and 5 * self.reads < max(self.looked_at, FEW)
+
+
+@dataclass(slots=True)
+class State:
+    leaves: OrderedDict[int, Filled] = field(default_factory=OrderedDict)
+
+
+def update(state: State, event: ev.Event, world: World) -> None:
+    """Take one event in."""
+    if isinstance(event, ev.Backward):
+        if event.method == "backward":
+            _fill(state, event, world)
+    elif isinstance(event, ev.Clear):
+        for tensor in event.tensors:
+            filled = state.leaves.get(tensor)
+            if filled is not None:
+                filled.clears += 1
+    elif isinstance(event, ev.GradientsRead):
+        for tensor in event.tensors:
+            filled = state.leaves.get(tensor)
+            if filled is not None and filled.last_read != event.iteration:
+                filled.reads += 1
+                filled.last_read = event.iteration
+
+
+def _fill(state: State, event: ev.Backward, world: World) -> None:
+    for tensor in event.leaves:
+        if world.holders(tensor):
+            continue
+        filled = state.leaves.get(tensor)
+        if filled is None:
+            filled = state.leaves[tensor] = Filled(first=event.iteration, backward=event.site)
+            if len(state.leaves) > LEAVES_KEPT:
+                _forget(state)
+        filled.fills += 1
+        filled.looked_at += event.detailed
+        if event.detailed and not filled.calls:
+            filled.calls = event.calls
+
+
+def _forget(state: State) -> None:
+    once = [t for t, f in state.leaves.items() if f.fills == 1]
+    for tensor in once[: len(once) // 2] or list(state.leaves)[: LEAVES_KEPT // 2]:
+        del state.leaves[tensor]
+
+
+def accumulating(state: State, world: World, code: str) -> Iterator[tuple[int, Filled]]:
+    """Leaves that accumulate, are held by nobody at the end either, and are this code's to tell."""
+    if not any(o.steps >= FEW for o in world.optimizers.values()):
+        return
+    for tensor, filled in state.leaves.items():
+        if filled.accumulates and classify(tensor, world) == code:
+            yield tensor, filled

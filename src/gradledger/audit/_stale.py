@@ -1,0 +1,101 @@
+"""Gradients that a step has used and that still stand when the next step comes (G1 and G3).
+
+A step is stale when some tensor's gradient mixes contributions of different ages: what an earlier step has used already,
+and something newer on top.  Steps that meet one old gradient and nothing new are not stale in this sense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+from gradledger.core.site import NOWHERE, Site
+
+LISTENS: tuple[type[ev.Event], ...] = (ev.Step, ev.Clear)
+CLEAR_LINES_KEPT = 64
+
+
+@dataclass(slots=True)
+class ClearLine:
+    """Clears of one optimizer's tensors at one line.  `tensors`: those whose used gradients they threw away."""
+
+    site: Site
+    how: str
+    whole: bool
+    count: int = 0
+    tensors: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Watched:
+    """One optimizer.  `multiple`: the largest number of reverse passes in one gradient; `tensors`: those found stale."""
+
+    steps: int = 0
+    stale: int = 0
+    multiple: int = 0
+    first: int = 0
+    step_site: Site = NOWHERE
+    fill_site: Site = NOWHERE
+    tensors: set[int] = field(default_factory=set)
+    clears: dict[tuple[str, int], ClearLine] = field(default_factory=dict)
+
+    def clears_of_stale(self) -> list[ClearLine]:
+        """Lines that do clear what was found stale, the most frequent first; clears by nobody's line only if alone."""
+        lines = [c for c in self.clears.values() if c.whole or c.tensors & self.tensors]
+        placed = [c for c in lines if c.site.file]
+        return sorted(placed or lines, key=lambda c: -c.count)
+
+    @property
+    def regular(self) -> bool:
+        """Often enough to be the way the program is written."""
+        return self.stale >= 3 or (self.stale >= 2 and self.steps <= 4)
+
+
+State = dict[int, Watched]
+
+
+def update(state: State, event: ev.Event, world: World) -> None:
+    """Take one event in."""
+    if isinstance(event, ev.Step):
+        _step(state.setdefault(event.optimizer, Watched()), event, world)
+    elif isinstance(event, ev.Clear):
+        _clear(state, event, world)
+
+
+def _step(watched: Watched, event: ev.Step, world: World) -> None:
+    watched.steps += 1
+    stale = False
+    for life in event.lives:
+        if life.frozen or len(life.fills) < 2:
+            continue
+        ages = [f.consumed for f in life.fills]
+        if max(ages) == min(ages):
+            continue
+        stale = True
+        watched.tensors.update(life.tensors)
+        watched.multiple = max(watched.multiple, len(life.fills) + life.omitted)
+        if not watched.fill_site.file:
+            last = world.backward(life.fills[-1].backward)
+            watched.fill_site = last.site if last is not None else NOWHERE
+    if stale:
+        watched.stale += 1
+        if watched.stale == 1:
+            watched.first, watched.step_site = event.iteration, event.site
+
+
+def _clear(state: State, event: ev.Clear, world: World) -> None:
+    used = {t for d in event.dropped if d.consumed for t in d.tensors}
+    for ident, optimizer in world.optimizers.items():
+        mine = {t for t in used if t in optimizer.tensors}
+        whole = event.optimizer == ident
+        if not mine and not whole:
+            continue
+        clears = state.setdefault(ident, Watched()).clears
+        line = clears.get(event.site.key())
+        if line is None:
+            if len(clears) >= CLEAR_LINES_KEPT:
+                continue
+            line = clears[event.site.key()] = ClearLine(event.site, event.how, whole)
+        line.count += 1
+        line.tensors |= mine

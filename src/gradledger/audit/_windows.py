@@ -1,0 +1,71 @@
+"""Accumulation windows: the reverse passes of one line that stand together in a gradient when a step uses it (G8, G22)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gradledger.audit._cycle import Path, fresh, path_of
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`passes`: the reverse passes of one window, oldest first, as far as they are remembered; `size`: how many."""
+
+    path: Path
+    passes: tuple[ev.Backward, ...]
+    size: int
+    rescaled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How one watched pass is scaled: `factor`: the largest plain number on the way to a mean; `elements` of that mean;
+    `op`; `divided`: a graph-free tensor (a count) also scales it."""
+
+    factor: float
+    elements: int
+    batch: int
+    op: str
+    divided: bool
+
+
+def window_of(step: ev.Step, world: World) -> Window | None:
+    """The window that a step uses: the passes of the most frequent line among its unused contributions, if every one of
+    them fills the same tensors of this optimizer.  None when the step uses nothing, or old gradients too."""
+    if step.closure:
+        return None
+    widest: ev.Life | None = None
+    for life in step.lives:
+        if life.frozen or life.grad != "filled":
+            continue
+        if widest is None or (len(life.fills), len(life.tensors)) > (len(widest.fills), len(widest.tensors)):
+            widest = life
+    if widest is None or any(f.consumed for f in widest.fills):
+        return None
+    known = [b for b in (world.backward(i) for i in fresh(widest.fills)) if b is not None]
+    if not known:
+        return None
+    path, _ = Counter(path_of(b.site) for b in known).most_common(1)[0]
+    mine = tuple(b for b in known if path_of(b.site) == path)
+    held = world.optimizer(step.optimizer).tensors
+    filled = [frozenset(t for t in b.leaves if t in held) for b in mine]
+    if any(f != filled[0] for f in filled):
+        return None  # several heads or experts: different losses that share a line
+    size = len(mine) + (widest.omitted if len(mine) == len(known) else 0)
+    return Window(path, mine, size, any(life.rescaled for life in step.lives))
+
+
+def weight_of(backward: ev.Backward) -> Weight | None:
+    """How the mean terms of a watched pass are weighted; None when it has none, or was not unfolded."""
+    means = [
+        t for t in backward.terms
+        if t.has_graph and t.kind == "tensor" and t.reduction in ("mean", "batchmean") and t.elements > 1
+    ]  # fmt: skip
+    if not backward.detailed or not means:
+        return None
+    largest = max(means, key=lambda t: abs(t.factor))
+    divided = all(t.divided for t in means)
+    return Weight(abs(largest.factor), largest.elements, largest.batch, largest.op, divided and not backward.scaled)

@@ -1,0 +1,90 @@
+"""# Gradients are never cleared
+
+## What it is
+`loss.backward()` adds to `.grad`.  Nothing empties it between one optimizer step and the next, so each step applies the
+sum of every gradient since the start.
+
+## Why it matters
+The update direction is that of all past batches together, at ever larger scale.  Adam hides the scale and the loss may
+still fall, to a worse place; SGD diverges or needs a learning rate that is far too small.
+
+## How it is found
+At each optimizer step the ledger knows which reverse passes stand in each gradient and how many steps have used each of
+them.  The rule fires when contributions that a step has used already stand there together with newer ones, step after
+step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
+rarer than steps, GL-G03 says so.
+
+## Near misses
+- Accumulation: several backwards, one step, then a clear.  Nothing used is left when the next window begins.
+- Clearing at the end of the iteration, `model.zero_grad()`, `p.grad = None` or `p.grad.zero_()` by hand.
+- A GAN or an actor-critic pass that leaves gradients on the other network, cleared before that network's own backward.
+- Functional updates with `torch.autograd.grad`, which fill no `.grad`.
+
+## Fix
+Clear before the backward of each step: `optimizer.zero_grad()`.
+"""
+
+from __future__ import annotations
+
+from gradledger.audit import _stale
+from gradledger.audit._cycle import loss_word, optimizer_word
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+
+RULE = Rule(
+    "G1",
+    "zero-grad-missing",
+    "gradient lifecycle",
+    "Gradients that a step has used are still in .grad at the next step, and nothing clears them.",
+)
+LISTENS = _stale.LISTENS
+
+
+def init() -> _stale.State:
+    return {}
+
+
+def update(state: _stale.State, event: Event, world: World) -> None:
+    _stale.update(state, event, world)
+
+
+def finish(state: _stale.State, world: World) -> list[Finding]:
+    findings = []
+    for ident, watched in state.items():
+        if not watched.regular or watched.clears_of_stale():
+            continue
+        optimizer = world.optimizer(ident)
+        word = optimizer_word(watched.step_site, world)
+        site = watched.fill_site if watched.fill_site.file else watched.step_site
+        whole = len(watched.tensors) >= len(optimizer.tensors)
+        scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
+        findings.append(
+            Finding(
+                "G1",
+                "error",
+                site,
+                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of its {watched.steps} steps applied "
+                f"gradients that an earlier step had applied already, up to {watched.multiple} reverse passes at once.",
+                f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
+                related=distinct(site, (watched.step_site, optimizer.site)),
+                evidence={
+                    "steps": watched.steps,
+                    "stale_steps": watched.stale,
+                    "largest_multiple": watched.multiple,
+                    "tensors": len(watched.tensors),
+                    "signature": "growing multiple",
+                },
+                count=watched.stale,
+                subject=word,
+                iteration=watched.first,
+            )
+        )
+    return findings
+
+
+def not_checked(state: _stale.State, world: World) -> str | None:
+    if not any(watched.steps > 1 for watched in state.values()):
+        return "no optimizer made two steps"
+    return None

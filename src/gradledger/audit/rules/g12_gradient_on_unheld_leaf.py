@@ -1,0 +1,112 @@
+"""# A gradient grows on a leaf that no optimizer holds
+
+## What it is
+A parameter or a free tensor that requires grad takes part in the loss: every backward adds to its `.grad`.  No optimizer
+holds it, so nothing applies the gradient and nothing clears it.
+
+## Why it matters
+If it was meant to be trained, it never moves.  If it was not (a target network, a frozen feature extractor), each
+iteration pays for a backward through it and for the memory of its gradients.
+
+## How it is found
+A leaf is filled by reverse passes time after time, never cleared, hardly ever read by the program, and held by no
+optimizer until the end.  Where another rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one speaks.
+
+## Near misses
+- Inputs that need gradients on purpose: penalties, adversarial examples, saliency.  The program reads or clears them.
+- Parameters updated by hand from `.grad`.
+- Networks cleared by `model.zero_grad()`, and parameters that an optimizer built later holds.
+
+## Fix
+Meant to be trained: add it to the optimizer.  Not meant: `requires_grad_(False)`, or evaluate under `torch.no_grad()`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from gradledger.audit import _growing
+from gradledger.audit._orphans import is_copy
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule, Severity
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "G12",
+    "gradient-on-unheld-leaf",
+    "gradient lifecycle",
+    "Every backward adds to the gradient of a leaf that no optimizer holds and nothing clears.",
+)
+LISTENS = _growing.LISTENS
+
+
+def init() -> _growing.State:
+    return _growing.State()
+
+
+def update(state: _growing.State, event: Event, world: World) -> None:
+    _growing.update(state, event, world)
+
+
+def finish(state: _growing.State, world: World) -> list[Finding]:
+    groups: defaultdict[tuple[int, ...], list[tuple[int, _growing.Filled]]] = defaultdict(list)
+    for tensor, filled in _growing.accumulating(state, world, "G12"):
+        roots = world.owner_roots(tensor)
+        groups[tuple(sorted(roots)) or (-tensor,)].append((tensor, filled))
+    return [_finding(key, group, world) for key, group in groups.items()]
+
+
+def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], world: World) -> Finding:
+    tensors = [t for t, _ in group]
+    filled = max((f for _, f in group), key=lambda f: f.fills)
+    free = key[0] < 0
+    calls = [c.site for c in filled.calls if set(world.tensors_of(c.module)) & set(tensors)]
+    made = world.tensor(tensors[0]).site if free else world.module(key[0]).site
+    optimizer = _nearest_optimizer(world)
+    copied = not free and is_copy(tensors[0], world)
+    severity: Severity = "warning" if copied else "error"
+    if free:
+        what = f"`{world.name(tensors[0])}`"
+        site = made if made.file else filled.backward
+    else:
+        whole = len(tensors) == len(world.tensors_of(key[0]))
+        what = f"`{world.module_name(key[0])}`" if whole else f"`{world.names(tensors)}`"
+        site = calls[0] if calls else made if made.file else filled.backward
+    if copied:
+        fix = f"evaluate {what.strip('`')} under torch.no_grad(), or call requires_grad_(False) on it once"
+        tail = "it is written by copies only, so this costs memory and time and changes nothing else"
+    else:
+        fix = f"hand it to the optimizer if it is to be trained, else requires_grad_(False): {what.strip('`')}"
+        tail = "nothing ever applies or clears it"
+    return Finding(
+        "G12",
+        severity,
+        site,
+        f"{times(filled.fills, 'backward')} added to the gradient of {what}, which no optimizer holds: {tail}.",
+        fix,
+        related=distinct(site, (made, *calls[:2], filled.backward, optimizer)),
+        evidence={
+            "tensors": len(tensors),
+            "elements": sum(world.tensor(t).numel for t in tensors),
+            "fills": filled.fills,
+            "clears": filled.clears,
+            "reads": filled.reads,
+            "copied_from_another_module": copied,
+        },
+        count=filled.fills,
+        subject=what.strip("`"),
+        iteration=filled.first,
+    )
+
+
+def _nearest_optimizer(world: World) -> Site:
+    stepped = [o for o in world.optimizers.values() if o.steps]
+    return max(stepped, key=lambda o: o.steps).site if stepped else NOWHERE
+
+
+def not_checked(state: _growing.State, world: World) -> str | None:
+    if not any(o.steps >= _growing.FEW for o in world.optimizers.values()):
+        return f"no optimizer made {_growing.FEW} steps"
+    return None

@@ -1,0 +1,219 @@
+"""# A parameter in the optimizer never receives a gradient
+
+## What it is
+A module is built and its parameters are handed to the optimizer, but no backward of the whole run reaches them while
+others are reached: forward never calls the module, or calls it and its output leaves the graph before the loss.
+
+## Why it matters
+The parameters stay at their initial values.  A layer that was meant to be there is not, or a part of the model that was
+meant to learn does not; weight decay may even shrink it.
+
+## How it is found
+At every step the ledger sees which of the optimizer's tensors hold a gradient.  A tensor that never did over ten steps
+that used others, and that required grad all the time, is reported with the line where its module was built, and with the
+line where it runs or leaves the graph, if it does.
+
+## Near misses
+- Frozen groups kept in the optimizer.
+- Experts, heads and layers that are used in some steps only; members of a container of equal siblings that happen not to
+  be used are an `info` at most.
+- Layers that were replaced: GL-M04 and GL-M05 speak of them.
+
+## Fix
+Call the module in forward, or delete it; where its output is detached, detach only the copy that is meant to be.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from gradledger.audit._cycle import has_gradient
+from gradledger.audit._phrases import distinct, times, way_out
+from gradledger.audit.rule import Finding, Rule, Severity
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Cut, Event, Step
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "G20",
+    "parameter-without-gradient",
+    "gradient lifecycle",
+    "Parameters in an optimizer never receive a gradient over the run while others do.",
+)
+LISTENS: tuple[type[Event], ...] = (Step, Backward)
+ENOUGH = 10
+CONTAINERS = ("ModuleList", "ModuleDict")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One optimizer.  `waiting`: tensors without any gradient so far -> the used steps before they came;
+    `known`: how many tensors its steps listed; `used`: steps that found a gradient in some tensor."""
+
+    waiting: dict[int, int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    used: int = 0
+    step: Site = NOWHERE
+
+
+@dataclass(slots=True)
+class State:
+    optimizers: dict[int, _Watched] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Step):
+        _step(state.optimizers.setdefault(event.optimizer, _Watched()), event)
+    elif isinstance(event, Backward):
+        for term in event.terms:
+            if term.cut is not None:
+                for tensor in term.depends:
+                    state.cuts.setdefault(tensor, term.cut)
+
+
+def _step(watched: _Watched, event: Step) -> None:
+    if not has_gradient(event):
+        return
+    if sum(len(life.tensors) for life in event.lives) != len(watched.seen):
+        for life in event.lives:
+            for tensor in life.tensors:
+                if tensor not in watched.seen:
+                    watched.seen.add(tensor)
+                    watched.waiting[tensor] = watched.used
+    watched.used += 1
+    watched.step = event.site
+    if not watched.waiting:
+        return
+    for life in event.lives:
+        if life.frozen or life.grad in ("filled", "assigned"):
+            for tensor in life.tensors:
+                watched.waiting.pop(tensor, None)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    findings: list[Finding] = []
+    filled_elsewhere = _filled_elsewhere(state)
+    for ident, watched in state.optimizers.items():
+        silent = [
+            t for t, since in watched.waiting.items()
+            if watched.used - since >= ENOUGH and t not in filled_elsewhere and not _replaced(t, world)
+        ]  # fmt: skip
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for tensor in silent:
+            groups[_top(tensor, set(silent), world)].append(tensor)
+        findings += [_finding(ident, watched, module, tensors, state, world) for module, tensors in groups.items()]
+    return findings
+
+
+def _filled_elsewhere(state: State) -> set[int]:
+    """Tensors that another optimizer found with a gradient."""
+    return {t for w in state.optimizers.values() for t in w.seen if t not in w.waiting}
+
+
+def _replaced(tensor: int, world: World) -> bool:
+    """Whether the tensor left its model: replaced, owned by nobody that lives, or in a module taken out of its parent."""
+    info = world.tensor(tensor)
+    if not info.numel or info.replaced_by is not None:
+        return True
+    if not info.owners:
+        return bool(info.former)
+    live = [m for m in world.owners(tensor) if not world.module(m).freed]
+    if not live:
+        return True
+    roots = {world.root(m) for m in live}
+    return all(world.module(r).attached_seq > 0 for r in roots)
+
+
+def _top(tensor: int, silent: set[int], world: World) -> int:
+    """The outermost module all of whose parameters are silent; -tensor for one that no module owns."""
+    owners = world.owners(tensor)
+    if not owners:
+        return -tensor
+    top = owners[0]
+    if not silent.issuperset(world.tensors_of(top, recurse=False)):
+        return -tensor
+    for module in world.ancestors(top):
+        if not silent.issuperset(world.tensors_of(module)) or world.module(module).short_cls in CONTAINERS:
+            break
+        top = module
+    return top
+
+
+def _optional(module: int, silent: list[int], world: World) -> bool:
+    """Whether the module is one of several equal members of a container, of which others do receive gradients."""
+    for current in (module, *world.ancestors(module)):
+        for parent in world.parents(current):
+            info = world.module(parent)
+            if info.short_cls not in CONTAINERS:
+                continue
+            others = [c for c in info.children.values() if c != current]
+            alike = [c for c in others if _signature(c, world) == _signature(current, world)]
+            if info.short_cls == "ModuleDict":
+                alike = others
+            if any(not set(world.tensors_of(c)) & set(silent) for c in alike):
+                return True
+    return False
+
+
+def _signature(module: int, world: World) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    return (world.module(module).cls, tuple(world.tensor(t).shape for t in world.tensors_of(module)))
+
+
+def _finding(
+    ident: int, watched: _Watched, module: int, tensors: list[int], state: State, world: World
+) -> Finding:  # fmt: skip
+    optimizer = world.optimizer(ident)
+    owner = module if module > 0 else next(iter(world.owners(-module)), 0)
+    whole = module > 0
+    name = world.module_name(module) if whole else world.name(-module)
+    built = world.module(owner).site if owner else world.tensor(-module).site
+    cut = next((state.cuts[t] for t in tensors if t in state.cuts), None)
+    ran = [m for m in world.descendants(owner) if world.module(m).used_site.file] if owner else []
+    ran_at = world.module(ran[0]).used_site if ran else NOWHERE
+    severity: Severity = "info" if owner and _optional(owner, list(watched.waiting), world) else "error"
+    steps = watched.used
+    if cut is not None:
+        site = cut.site if cut.site.file else built
+        why = f"it runs, but its output leaves the graph by {way_out(cut)} on line {cut.site.line}"
+        fix = f"let the gradient through on line {cut.site.line}, or take {name} out of the optimizer"
+    elif ran:
+        site = ran_at
+        why = f"it runs on line {ran_at.line}, but no loss is reached from there by the graph"
+        fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
+    else:
+        site = built if built.file else watched.step
+        why = "no forward pass calls it" if whole else "no forward pass uses it"
+        fix = f"call {name} in forward, or delete it"
+    return Finding(
+        "G20",
+        severity,
+        site if site.file else optimizer.site,
+        f"`{name}` is in the optimizer but received no gradient in {times(steps, 'step')}: {why}.",
+        fix,
+        related=distinct(site, (built, ran_at, optimizer.site, watched.step, *_around(built))),
+        evidence={
+            "tensors": len(tensors),
+            "elements": sum(world.tensor(t).numel for t in tensors),
+            "steps": steps,
+            "called": bool(ran or cut),
+        },
+        count=len(tensors),
+        subject=name,
+    )
+
+
+def _around(built: Site) -> list[Site]:
+    """The line that built the model around a module."""
+    return [Site(f.file, f.line, f.function) for f in built.callers[:1]]
+
+
+def not_checked(state: State, world: World) -> str | None:
+    if not any(w.used >= ENOUGH for w in state.optimizers.values()):
+        return f"no optimizer made {ENOUGH} steps that used a gradient"
+    return None
