@@ -1,0 +1,168 @@
+"""What a learning-rate schedule did in a run: how often it was stepped, per what, and where its rate went.
+
+One summary a scheduler, of bounded size: the rate is kept at no more than 512 of its calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+from gradledger.core.site import NOWHERE, Site
+
+LISTENS: tuple[type[ev.Event], ...] = (ev.SchedulerMade, ev.SchedulerStep, ev.LoaderEpoch, ev.Step)
+RATES_KEPT = 512
+LOADERS_KEPT = 64
+
+
+@dataclass(slots=True)
+class Passes:
+    """Passes over one loader in which an optimizer stepped, and its steps in them."""
+
+    passes: int = 0
+    steps: int = 0
+    last_pass: int = -1
+    most: int = 0
+    here: int = 0
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One scheduler.  `ones`, `mores`, `zeros`: calls after the first that had one, several or no optimizer steps since the
+    call before; `rates`: (call, rate of the first group), thinned by `stride`; `optimizer_steps`: at the latest call;
+    `loaders`: by loader the passes while it was in use; `negative`: the first call that gave a rate below zero."""
+
+    made: ev.SchedulerMade
+    site: Site = NOWHERE
+    calls: int = 0
+    ones: int = 0
+    mores: int = 0
+    zeros: int = 0
+    first_gap: int = 0
+    optimizer_steps: int = 0
+    steps_at_making: int = 0
+    iteration: int = 0
+    peak: float = 0.0
+    last: float = 0.0
+    negative: int | None = None
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    stride: int = 1
+    loaders: dict[int, Passes] = field(default_factory=dict)
+
+    @property
+    def cls(self) -> str:
+        """Class name without its module."""
+        return self.made.cls.rpartition(".")[2]
+
+    @property
+    def horizon(self) -> dict[str, float]:
+        """Length-like arguments by name."""
+        return dict(self.made.horizon)
+
+    @property
+    def per_step(self) -> bool:
+        """Stepped once for (nearly) every optimizer step."""
+        return self.calls >= 2 and self.mores <= 0.05 * self.calls
+
+    @property
+    def rarer(self) -> bool:
+        """Stepped once for several optimizer steps."""
+        return self.mores >= 1 and self.ones <= 0.1 * self.calls
+
+    def rate_at(self, call: int) -> float:
+        """The rate after call number `call` (from 1), by the nearest one that was kept before it."""
+        found = self.made.lrs[0] if self.made.lrs else 0.0
+        for index, rate in self.rates:
+            if index > call:
+                break
+            found = rate
+        return found
+
+    def first_call_at_or_below(self, rate: float) -> int | None:
+        """The first kept call after the peak with a rate of `rate` or less."""
+        peaked = False
+        for index, value in [(0, self.made.lrs[0] if self.made.lrs else 0.0), *self.rates]:
+            peaked = peaked or value >= 0.999 * self.peak
+            if peaked and value <= rate:
+                return index
+        return None
+
+    def epochs(self) -> tuple[int, int, int] | None:
+        """(passes, steps a pass, loader) of the loader behind most of the optimizer's steps; None without a loader."""
+        if not self.loaders:
+            return None
+        ident, busiest = max(self.loaders.items(), key=lambda item: item[1].steps)
+        return busiest.passes, busiest.most, ident
+
+
+@dataclass(slots=True)
+class State:
+    """Schedules by scheduler; the loader pass under way, and how many have begun."""
+
+    schedules: dict[int, Schedule] = field(default_factory=dict)
+    loader: int | None = None
+    passes: int = 0
+
+
+def update(state: State, event: ev.Event, world: World) -> None:
+    """Take in one event of `LISTENS`."""
+    if isinstance(event, ev.Step):
+        if state.loader is not None:
+            for schedule in state.schedules.values():
+                if schedule.made.optimizer == event.optimizer:
+                    _count_pass(schedule, state.loader, state.passes)
+    elif isinstance(event, ev.SchedulerStep):
+        schedule = state.schedules.get(event.scheduler)
+        if schedule is not None:
+            _called(schedule, event)
+    elif isinstance(event, ev.LoaderEpoch):
+        state.loader = event.loader
+        state.passes += 1
+    elif isinstance(event, ev.SchedulerMade):
+        steps = world.optimizer(event.optimizer).steps
+        rate = event.lrs[0] if event.lrs else 0.0
+        state.schedules[event.scheduler] = Schedule(
+            event, optimizer_steps=steps, steps_at_making=steps, peak=rate, last=rate
+        )
+
+
+def _count_pass(schedule: Schedule, loader: int, number: int) -> None:
+    passes = schedule.loaders.get(loader)
+    if passes is None:
+        if len(schedule.loaders) >= LOADERS_KEPT:
+            return
+        passes = schedule.loaders[loader] = Passes()
+    if passes.last_pass != number:
+        passes.last_pass, passes.here = number, 0
+        passes.passes += 1
+    passes.steps += 1
+    passes.here += 1
+    passes.most = max(passes.most, passes.here)
+
+
+def _called(schedule: Schedule, event: ev.SchedulerStep) -> None:
+    gap = event.optimizer_steps - schedule.optimizer_steps
+    if schedule.calls == 0:
+        schedule.iteration, schedule.first_gap = event.iteration, gap
+        schedule.site = event.site
+    elif gap == 1:
+        schedule.ones += 1
+    elif gap > 1:
+        schedule.mores += 1
+    else:
+        schedule.zeros += 1
+    schedule.optimizer_steps = event.optimizer_steps
+    schedule.calls += 1
+    if not event.lrs:
+        return
+    rate = event.lrs[0]
+    schedule.last = rate
+    schedule.peak = max(schedule.peak, rate)
+    if rate < 0 and schedule.negative is None:
+        schedule.negative = schedule.calls
+    if schedule.calls % schedule.stride == 0:
+        schedule.rates.append((schedule.calls, rate))
+        if len(schedule.rates) > RATES_KEPT:
+            schedule.rates = schedule.rates[1::2]
+            schedule.stride *= 2

@@ -1,0 +1,89 @@
+"""# Unfrozen, but in no optimizer
+
+## What it is
+The optimizer was built over the parameters that required grad at that time.  Later `requires_grad` is switched on for
+more of them, and nobody adds them to the optimizer.
+
+## Why it matters
+The program says that it fine-tunes these layers.  They receive gradients, cost memory and time, and never move.
+
+## How it is found
+Registered parameters whose `requires_grad` went from False to True after the optimizers of their model were built, that
+reverse passes fill from then on, and that no optimizer holds.
+
+## Near misses
+- Frozen parameters that sat in the optimizer from the start.
+- `optimizer.add_param_group` or a new optimizer at the time of unfreezing.
+- A discriminator that is frozen during the generator's pass: its own optimizer holds it.
+
+## Fix
+`optimizer.add_param_group({"params": backbone.parameters(), "lr": ...})` next to the unfreezing line.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gradledger.audit import _no_optimizer
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "M7",
+    "unfrozen-outside-optimizer",
+    "modules",
+    "Parameters were unfrozen after the optimizer was built and never added to it: they get gradients and never move.",
+)
+LISTENS = _no_optimizer.LISTENS
+
+_WHOLE_MODULE = re.compile(r"^([A-Za-z_][\w.\[\]\"']*)\.requires_grad_\(")
+
+
+def init() -> _no_optimizer.State:
+    return _no_optimizer.State()
+
+
+def update(state: _no_optimizer.State, event: Event, world: World) -> None:
+    _no_optimizer.update(state, event, world)
+
+
+def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
+    findings = []
+    leaves = _no_optimizer.unheld(state, world, "M7")
+    for flag, group in _no_optimizer.by_line(leaves, lambda t: world.tensor(t).unfrozen_site):
+        first = group[0]
+        optimizer = _no_optimizer.optimizer_of(first.tensor, world)
+        built = optimizer.site if optimizer is not None else NOWHERE
+        site = flag if flag.file else built
+        names = world.names(leaf.tensor for leaf in group)
+        line = f" on line {built.line}" if built.file else ""
+        findings.append(
+            Finding(
+                "M7",
+                "error",
+                site,
+                f"{names} are unfrozen here, after the optimizer was built{line}: {times(first.fills, 'reverse pass')} "
+                f"wrote their gradients since, and no optimizer holds them.",
+                f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
+                related=distinct(site, (built, _no_optimizer.step_site(optimizer))),
+                evidence={
+                    "tensors": len(group),
+                    "weights": sum(world.tensor(leaf.tensor).numel for leaf in group),
+                    "reverse_passes": first.fills,
+                    "optimizer_built_line": built.line,
+                    "in_optimizers": 0,
+                },
+                count=first.fills,
+                subject=names,
+                iteration=min(leaf.iteration for leaf in group),
+            )
+        )
+    return findings
+
+
+def _params(flag: Site, world: World) -> str:
+    match = _WHOLE_MODULE.match(world.source(flag)) if flag.file else None
+    return f"{match[1]}.parameters()" if match is not None else "[...]"

@@ -1,0 +1,349 @@
+"""# The schedule counts in another unit than its steps
+
+## What it is
+A schedule has a length (`T_max`, `total_steps`, `step_size`, milestones) that counts calls of `scheduler.step()`.  The
+length was given in epochs and `step()` sits in the batch loop, or the other way round.
+
+## Why it matters
+Stepped too often, a cosine reaches its minimum in the first epoch, climbs back and oscillates, a step decay is at zero
+before training has begun.  Stepped too rarely, the rate stays at its first value (or in its warm-up) to the end.
+
+## How it is found
+Two readings of one schedule are compared.  In the unit in which it is stepped it does not fit (it comes back up, decays
+to nothing, or has run less than half of its length at the end); in the other unit it fits: its length is the number of
+epochs of this run, the number of batches, or is written as such in the program.
+
+## Near misses
+- Warm restarts and cyclic schedules, which come back on purpose.
+- A warm-up that is short on purpose.
+- A run that was stopped, or planned, shorter than its schedule.
+
+## Fix
+`T_max=epochs * len(loader)` where `step()` runs per batch, `T_max=epochs` where it runs per epoch.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from gradledger.audit import _schedules
+from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
+from gradledger.audit._phrases import distinct, number, times
+from gradledger.audit._schedules import Schedule
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "O2",
+    "schedule-in-wrong-unit",
+    "optimizers and schedulers",
+    "The length of a schedule counts epochs while it is stepped per batch, or batches while it is stepped per epoch.",
+)
+LISTENS = _schedules.LISTENS
+
+RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
+# length-like argument and its position after the optimizer
+LENGTHS = {"T_max": 0, "total_steps": 1, "total_iters": 0, "step_size": 0, "milestones": 0}
+GONE = 1e-3  # of the peak rate: decayed to nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`symptom`: what the rate did; `fits`: in which unit the length fits; `fix`: what to write."""
+
+    symptom: str
+    fits: str
+    fix: str
+    length: float
+    evidence: dict[str, float]
+
+
+def init() -> _schedules.State:
+    return _schedules.State()
+
+
+def update(state: _schedules.State, event: Event, world: World) -> None:
+    _schedules.update(state, event, world)
+
+
+def finish(state: _schedules.State, world: World) -> list[Finding]:
+    findings = []
+    for schedule in state.schedules.values():
+        if schedule.cls in RESTARTS:
+            continue
+        verdict = _too_often(schedule, world) or _too_rarely(schedule, world) or _overran(schedule, world)
+        if verdict is None:
+            continue
+        made = schedule.made.site
+        site = made if made.file else schedule.site
+        findings.append(
+            Finding(
+                "O2",
+                "error",
+                site,
+                f"{schedule.cls} {verdict.symptom}; {verdict.fits}.",
+                verdict.fix,
+                related=distinct(site, (schedule.site, _step_site(schedule, world))),
+                evidence={
+                    "calls": schedule.calls,
+                    "length": verdict.length,
+                    "first_rate": schedule.made.lrs[0] if schedule.made.lrs else None,
+                    "last_rate": schedule.last,
+                    **verdict.evidence,
+                },
+                count=schedule.calls,
+                subject=schedule.cls,
+                iteration=schedule.iteration,
+            )
+        )
+    return findings
+
+
+# ------------------------------------------------------------------------------------- stepped too often
+
+
+def _too_often(schedule: Schedule, world: World) -> Verdict | None:
+    """Stepped for every optimizer step, with a length in epochs."""
+    if not schedule.per_step:
+        return None
+    length, name = _length(schedule)
+    passes, each = _epochs(schedule)
+    calls = schedule.calls
+    if length is None:
+        return _lambda_too_often(schedule, passes, each)
+    if length < 1 or calls < 1.5 * length + 1:
+        return None
+    by_count = (
+        each >= 2 and passes >= 2 and (length == passes or (length == each and schedule.cls == "CosineAnnealingLR"))
+    )
+    written = _counts_epochs(schedule, name)
+    small = each >= 2 and passes >= 2 and length <= passes and length < each
+    symptom = _symptom_often(schedule, length, by_count or written, small or written)
+    if not symptom:
+        return None
+    k = each if each >= 2 else round(calls / length)
+    unit = "epochs" if length != each or written else "batches of one epoch"
+    where = (
+        f"this run made {times(passes, 'pass')} of {each} batches" if each >= 2 else "the outer loop counts the same"
+    )
+    factor = "len(loader)" if each >= 2 else "<batches per epoch>"
+    new = f"{name}={number(length)} * {factor}" if length != each or written else f"{name}=epochs * len(loader)"
+    return Verdict(
+        f"is stepped once per batch and {symptom}",
+        f"{name} = {number(length)} counts {unit}: {where}",
+        f"{new}  (or call scheduler.step() once per epoch)",
+        length,
+        {"passes": passes, "steps_per_pass": k, "too_fast": round(calls / length, 1)},
+    )
+
+
+def _symptom_often(schedule: Schedule, length: float, fits: bool, small: bool) -> str:
+    calls, cls = schedule.calls, schedule.cls
+    if cls == "CosineAnnealingLR":
+        if fits and calls >= 1.5 * length:
+            return (
+                f"reached its minimum after {times(int(length), 'call')} and came back up: {calls} calls make "
+                f"{number(round(calls / length, 1))} half-waves"
+            )
+        return ""
+    if cls in ("StepLR", "MultiStepLR"):
+        collapsed = abs(schedule.last) < 0.02 * schedule.peak
+        early = schedule.rate_at(calls // 2) < 0.2 * schedule.peak
+        if small and early and (collapsed or cls == "MultiStepLR"):
+            return f"is at {number(schedule.last)} of {number(schedule.peak)} after {times(calls, 'call')}"
+        return ""
+    falling = schedule.last < 0.5 * schedule.peak
+    if fits and falling and cls in ("LinearLR", "PolynomialLR"):
+        return f"was at its end after {number(length)} of {times(calls, 'call')}"
+    return ""
+
+
+def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | None:
+    """A schedule without a length of its own (a lambda, a gamma, a class of the program): its rate tells."""
+    calls, peak = schedule.calls, schedule.peak
+    if schedule.negative is not None:
+        return Verdict(
+            f"is stepped once per optimizer step and gave a negative rate from call {schedule.negative} on",
+            f"the schedule ends long before its {calls} calls do",
+            "give the schedule its length in optimizer steps, or call scheduler.step() once per epoch",
+            schedule.negative - 1,
+            {"passes": passes, "steps_per_pass": each},
+        )
+    if each < 2 or passes < 2 or peak <= 0:
+        return None
+    if schedule.cls == "ExponentialLR":
+        # the same factor per epoch would have been an ordinary decay: that is what it was written for
+        end, half = schedule.last / peak, schedule.rate_at(calls // 2) / peak
+        per_epoch = end ** (passes / calls) if end > 0 else 0.0
+        if end < GONE and half < 0.02 and per_epoch >= 0.05:
+            return Verdict(
+                f"is stepped once per batch and decayed to {number(end)} of its first rate",
+                f"stepped once in each of its {passes} epochs it would have ended at {number(per_epoch)} of it",
+                "call scheduler.step() once per epoch, after the batch loop",
+                calls,
+                {"passes": passes, "steps_per_pass": each},
+            )
+        return None
+    gone = schedule.first_call_at_or_below(GONE * peak)
+    if gone is not None and abs(gone - passes) <= 1 and calls >= 2 * passes:
+        return Verdict(
+            f"is stepped once per batch and its rate was gone after {times(gone, 'call')} of {calls}",
+            f"this run made {times(passes, 'pass')} of {each} batches: the schedule counts epochs",
+            "call scheduler.step() once per epoch, or give the schedule its length in batches",
+            gone,
+            {"passes": passes, "steps_per_pass": each},
+        )
+    return None
+
+
+# ------------------------------------------------------------------------------------- stepped too rarely
+
+
+def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
+    """Stepped once for several optimizer steps, with a length in batches."""
+    if not schedule.rarer:
+        return None
+    length, name = _length(schedule)
+    if length is None or schedule.calls > 0.5 * length:
+        return None
+    passes, each = _epochs(schedule)
+    steps = world.optimizer(schedule.made.optimizer).steps - schedule.steps_at_making
+    batches = _loader_length(schedule, world)
+    written = _counts_batches(schedule, name)
+    exact = length == steps or (batches >= 2 and length == schedule.calls * batches)
+    multiple = written and any(n >= 2 and length % n == 0 for n in (each, batches))
+    if not (exact or multiple):
+        return None
+    per = max(round(steps / schedule.calls), 2)
+    return Verdict(
+        f"is stepped once per {per} optimizer steps and had run {schedule.calls} of its {number(length)} calls at the "
+        f"end, at rate {number(schedule.last)}",
+        f"{name} = {number(length)} counts batches: "
+        + (f"an epoch has {batches or each}" if max(batches, each) >= 2 else f"the run made {steps} optimizer steps"),
+        f"call scheduler.step() after every optimizer.step(), or {name}=epochs",
+        length,
+        {
+            "passes": passes or schedule.calls,
+            "steps_per_pass": each or per,
+            "share_of_length_run": round(schedule.calls / length, 3),
+        },
+    )
+
+
+# ------------------------------------------------------------------------------------- raised
+
+
+def _overran(schedule: Schedule, world: World) -> Verdict | None:
+    """OneCycleLR raises by itself when it is stepped past its end."""
+    ended, total = world.ended, schedule.horizon.get("total_steps")
+    if ended is None or total is None or "Tried to step" not in ended.message or schedule.calls < total - 1:
+        return None
+    passes, each = _epochs(schedule)
+    return Verdict(
+        f"was stepped more often than its total_steps = {number(total)} and raised",
+        f"it is stepped once per batch, {each} times in a pass over the loader"
+        if each >= 2
+        else "its length is too short",
+        "total_steps=epochs * len(loader)",
+        total,
+        {"passes": passes, "steps_per_pass": each},
+    )
+
+
+# ------------------------------------------------------------------------------------- readings
+
+
+def _length(schedule: Schedule) -> tuple[float | None, str]:
+    """The length of the schedule in calls, and the argument that holds it."""
+    horizon = schedule.horizon
+    for name in LENGTHS:
+        if name in horizon:
+            return horizon[name], name
+    return None, ""
+
+
+def _epochs(schedule: Schedule) -> tuple[int, int]:
+    """(passes over the training loader, optimizer steps in one); (0, 0) without a loader."""
+    found = schedule.epochs()
+    return (0, 0) if found is None else (found[0], found[1])
+
+
+def _loader_length(schedule: Schedule, world: World) -> int:
+    found = schedule.epochs()
+    info = world.loaders.get(found[2]) if found is not None else None
+    return info.made.length if info is not None else 0
+
+
+def _expression(schedule: Schedule, name: str) -> tuple[ast.expr | None, str]:
+    """What the program wrote for the length, and in which file."""
+    made = schedule.made.site
+    for call in calls_at(made.file, made.line) if made.file else ():
+        function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if function == schedule.cls:
+            return argument(call, name, LENGTHS[name] + 1), made.file
+    return None, ""
+
+
+def _counts_epochs(schedule: Schedule, name: str) -> bool:
+    """Whether the length is written as the range of the loop around the loop in which the scheduler is stepped."""
+    expression, file = _expression(schedule, name)
+    if expression is None:
+        return False
+    loops = loops_around(schedule.site)
+    if len(loops) < 2:
+        return False
+    written = unfolded(file, expression)
+    if any(_has_len(e) for e in written):
+        return False
+    for loop in loops[1:]:
+        bound = _range_bound(loop.over)
+        if bound is not None and any(same_text(e, bound) or _part_of(bound, e) for e in written[:1]):
+            return True
+    return False
+
+
+def _part_of(bound: ast.expr, expression: ast.expr) -> bool:
+    """`EPOCHS // 3` is a part of EPOCHS."""
+    return (
+        isinstance(expression, ast.BinOp)
+        and isinstance(expression.op, (ast.FloorDiv, ast.Div, ast.Sub))
+        and same_text(expression.left, bound)
+        and isinstance(bound, (ast.Name, ast.Attribute))
+    )
+
+
+def _counts_batches(schedule: Schedule, name: str) -> bool:
+    """Whether the length is written with `len(...)` of something."""
+    expression, file = _expression(schedule, name)
+    return expression is not None and any(_has_len(e) for e in unfolded(file, expression))
+
+
+def _has_len(expression: ast.expr) -> bool:
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "len" for n in ast.walk(expression)
+    )
+
+
+def _range_bound(over: ast.expr | None) -> ast.expr | None:
+    """`EPOCHS` of `range(EPOCHS)`, `range(start, EPOCHS)`, `tqdm(range(EPOCHS))`."""
+    while isinstance(over, ast.Call):
+        if isinstance(over.func, ast.Name) and over.func.id == "range" and over.args:
+            return over.args[1] if len(over.args) > 1 else over.args[0]
+        over = over.args[0] if over.args else None
+    return None
+
+
+def _step_site(schedule: Schedule, world: World) -> Site:
+    last = world.optimizer(schedule.made.optimizer).last_step
+    return last.site if last is not None else NOWHERE
+
+
+def not_checked(state: _schedules.State, world: World) -> str | None:
+    if not state.schedules:
+        return "no learning-rate scheduler was built"
+    if not any(s.calls > 1 for s in state.schedules.values()):
+        return "no scheduler was stepped twice"
+    return None

@@ -1,0 +1,129 @@
+"""# The scheduler drives an optimizer that no longer steps
+
+## What it is
+The optimizer is built again (for fine-tuning, after loading, after unfreezing), and the scheduler is not: it goes on
+changing the learning rate of the old optimizer, which nobody steps any more.
+
+## Why it matters
+The new optimizer keeps its first learning rate for the rest of the run, while `scheduler.get_last_lr()` prints a rate
+that decays.
+
+## How it is found
+Calls of a scheduler between which its own optimizer made no step, while another optimizer stepped that was built later,
+holds some of the same parameters (or those of the same model), and has no scheduler of its own that is stepped.
+
+## Near misses
+- Several optimizers, one of which pauses: they hold different parameters.
+- Two optimizers over the same parameters, each with its scheduler.
+
+## Fix
+Build the scheduler again, on the new optimizer, next to the line that builds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, number, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import OptimizerInfo, World
+from gradledger.core.events import Event, SchedulerStep
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "O3",
+    "scheduler-of-idle-optimizer",
+    "optimizers and schedulers",
+    "The scheduler is bound to an optimizer that nobody steps any more, so the rate in use never changes.",
+)
+LISTENS = (SchedulerStep,)
+
+
+@dataclass(slots=True)
+class Watched:
+    """One scheduler: steps of all optimizers at its latest call, and how many calls in a row found that its own had not
+    stepped while another one had (by that other)."""
+
+    own_steps: int
+    steps: dict[int, int]
+    idle: dict[int, int] = field(default_factory=dict)
+    since: dict[int, SchedulerStep] = field(default_factory=dict)
+    site: Site = NOWHERE
+
+
+def init() -> dict[int, Watched]:
+    return {}
+
+
+def update(state: dict[int, Watched], event: Event, world: World) -> None:
+    assert isinstance(event, SchedulerStep)
+    steps = {o.ident: o.steps for o in world.optimizers.values()}
+    known = state.get(event.scheduler)
+    if known is None:
+        state[event.scheduler] = Watched(event.optimizer_steps, steps, site=event.site)
+        return
+    if event.optimizer_steps > known.own_steps:
+        known.idle.clear()
+        known.since.clear()
+    else:
+        for ident, count in steps.items():
+            if ident != event.optimizer and count > known.steps.get(ident, 0):
+                known.idle[ident] = known.idle.get(ident, 0) + 1
+                known.since.setdefault(ident, event)
+    known.own_steps, known.steps, known.site = event.optimizer_steps, steps, event.site
+
+
+def finish(state: dict[int, Watched], world: World) -> list[Finding]:
+    findings = []
+    for ident, watched in state.items():
+        info = world.schedulers.get(ident)
+        if info is None:
+            continue
+        own = world.optimizer(info.made.optimizer)
+        for other_ident, calls in watched.idle.items():
+            other = world.optimizer(other_ident)
+            if calls < 2 or other.made_seq < own.made_seq or not _succeeds(own, other, world):
+                continue
+            if any(s.steps > 0 for s in world.schedulers_of(other_ident)):
+                continue
+            since = watched.since[other_ident]
+            shared = len(own.tensors.keys() & other.tensors.keys())
+            rate = other.groups[0].lr if other.groups else None
+            cls = info.made.cls.rpartition(".")[2]
+            findings.append(
+                Finding(
+                    "O3",
+                    "error",
+                    other.site,
+                    f"{other.short_cls} is built here again, but {cls} (line {info.made.site.line}) still drives the "
+                    f"optimizer from line {own.site.line}: over its last {times(calls, 'call')} that one made no step, "
+                    f"while this one steps at its first rate {number(rate)}.",
+                    f"build the scheduler again here: scheduler = {cls}(<this optimizer>, ...)",
+                    related=distinct(other.site, (watched.site, info.made.site, own.site)),
+                    evidence={
+                        "scheduler": cls,
+                        "calls_without_step": calls,
+                        "shared_parameters": shared,
+                        "steps_of_new_optimizer": other.steps,
+                        "rate_in_use": rate,
+                    },
+                    count=calls,
+                    subject=cls,
+                    iteration=since.iteration,
+                )
+            )
+    return findings
+
+
+def _succeeds(own: OptimizerInfo, other: OptimizerInfo, world: World) -> bool:
+    """Whether `other` took over: it holds some of the same tensors, or those of a model that replaced a freed one."""
+    if own.tensors.keys() & other.tensors.keys():
+        return True
+    owners = [world.owners(t) for t in own.tensors]
+    gone = all(all(world.module(m).freed for m in modules) for modules in owners)
+    shapes = sorted(world.tensor(t).shape for t in own.tensors)
+    return gone and shapes == sorted(world.tensor(t).shape for t in other.tensors)
+
+
+def not_checked(state: dict[int, Watched], world: World) -> str | None:
+    return None if state else "no scheduler was stepped"
