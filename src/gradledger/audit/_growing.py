@@ -1,7 +1,7 @@
 """Leaves that reverse passes fill again and again although no optimizer holds them (G12 and G17).
 
-The record keeps a count of fills, clears and reads by leaf; leaves that were filled once and are gone (a fresh input each
-iteration) are forgotten first.
+The record keeps a count of fills, clears and reads by leaf; leaves that were filled once and are gone (a fresh input
+each iteration) are forgotten first.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FEW = 3
 
 @dataclass(slots=True)
 class Filled:
-    """One leaf.  `looked_at`: fills in watched iterations, where reads are seen; `reads`: iterations in which the program
-    read its gradient; `calls`: the forward calls of the first watched fill."""
+    """One leaf.  `looked_at`: fills in watched iterations, where reads are seen; `reads`: iterations in which the
+    program read its gradient; `calls`: the forward calls of the first watched fill."""
 
     fills: int = 0
     looked_at: int = 0

@@ -1,9 +1,10 @@
 """Gradients that a clear threw away before any step had used them (G2, G4, G6).
 
-For each optimizer the clears since its last step are remembered.  When it steps, what they threw away is either followed
-by nothing (the step runs empty) or replaced by another reverse pass (the step runs on that one alone).  Not lost are
-gradients that some other optimizer uses (a generator's pass through the discriminator), that the program reads before
-the clear (sharpness-aware steps, gradient surgery), and those of a window cut short by the end of an epoch (GL-G22).
+For each optimizer the clears since its last step are remembered.  When it steps, what they threw away is either
+followed by nothing (the step runs empty) or replaced by another reverse pass (the step runs on that one alone).  Not
+lost are gradients that some other optimizer uses (a generator's pass through the discriminator), that the program
+reads before the clear (sharpness-aware steps, gradient surgery), and those of a window cut short by the end of an
+epoch (GL-G22).
 """
 
 from __future__ import annotations
@@ -117,9 +118,9 @@ def update(state: State, event: ev.Event, world: World) -> None:
     elif isinstance(event, ev.LoaderEpoch):
         state.cut_short.extend(event.pending)
     elif isinstance(event, ev.ScalerCalled) and event.skipped:
-        watched = state.optimizers.get(event.optimizer or 0)
-        for other in [watched] if watched is not None else list(state.optimizers.values()):
-            other.losses.clear()
+        one = state.optimizers.get(event.optimizer or 0)
+        for watched in [one] if one is not None else list(state.optimizers.values()):
+            watched.losses.clear()
         state.cut_short.extend(b.backward for b in state.recent)
 
 
@@ -233,8 +234,8 @@ def _short(case: Case, watched: Watched) -> bool:
 
 
 def step_comes_first(watched: Watched, case: Case) -> bool:
-    """Whether an empty step is rather one that stands before its backward (G4): a forward pass lies between the clear and
-    the step, or the same line stepped before anything was ever filled."""
+    """Whether an empty step is rather one that stands before its backward (G4): a forward pass lies between the clear
+    and the step, or the same line stepped before anything was ever filled."""
     if not case.empty:
         return False
     if 2 * case.forward_between > case.looked_at:

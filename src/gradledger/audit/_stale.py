@@ -1,7 +1,7 @@
 """Gradients that a step has used and that still stand when the next step comes (G1 and G3).
 
-A step is stale when some tensor's gradient mixes contributions of different ages: what an earlier step has used already,
-and something newer on top.  Steps that meet one old gradient and nothing new are not stale in this sense.
+A step is stale when some tensor's gradient mixes contributions of different ages: what an earlier step has used
+already, and something newer on top.  Steps that meet one old gradient and nothing new are not stale in this sense.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClearLine:
 
 @dataclass(slots=True)
 class Watched:
-    """One optimizer.  `multiple`: the largest number of reverse passes in one gradient; `tensors`: those found stale."""
+    """One optimizer.  `multiple`: the most reverse passes in one gradient; `tensors`: those found stale."""
 
     steps: int = 0
     stale: int = 0

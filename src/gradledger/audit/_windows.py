@@ -1,4 +1,4 @@
-"""Accumulation windows: the reverse passes of one line that stand together in a gradient when a step uses it (G8, G22)."""
+"""Accumulation windows: the reverse passes of one line that stand together in a gradient at a step (G8, G22)."""
 
 from __future__ import annotations
 

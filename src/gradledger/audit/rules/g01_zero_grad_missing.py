@@ -1,23 +1,24 @@
 """# Gradients are never cleared
 
 ## What it is
-`loss.backward()` adds to `.grad`.  Nothing empties it between one optimizer step and the next, so each step applies the
-sum of every gradient since the start.
+`loss.backward()` adds to `.grad`.  Nothing empties it between one optimizer step and the next, so each step applies
+the sum of every gradient since the start.
 
 ## Why it matters
-The update direction is that of all past batches together, at ever larger scale.  Adam hides the scale and the loss may
-still fall, to a worse place; SGD diverges or needs a learning rate that is far too small.
+The update direction is that of all past batches together, at ever larger scale.  Adam hides the scale and the loss
+may still fall, to a worse place; SGD diverges or needs a learning rate that is far too small.
 
 ## How it is found
-At each optimizer step the ledger knows which reverse passes stand in each gradient and how many steps have used each of
-them.  The rule fires when contributions that a step has used already stand there together with newer ones, step after
-step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
+At each optimizer step the ledger knows which reverse passes stand in each gradient and how many steps have used each
+of them.  The rule fires when contributions that a step has used already stand there together with newer ones, step
+after step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
 rarer than steps, GL-G03 says so.
 
 ## Near misses
 - Accumulation: several backwards, one step, then a clear.  Nothing used is left when the next window begins.
 - Clearing at the end of the iteration, `model.zero_grad()`, `p.grad = None` or `p.grad.zero_()` by hand.
-- A GAN or an actor-critic pass that leaves gradients on the other network, cleared before that network's own backward.
+- A GAN or an actor-critic pass that leaves gradients on the other network, cleared before that network's own
+  backward.
 - Functional updates with `torch.autograd.grad`, which fill no `.grad`.
 
 ## Fix
@@ -65,7 +66,8 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
                 "G1",
                 "error",
                 site,
-                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of its {watched.steps} steps applied "
+                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of its {watched.steps} steps "
+                "applied "
                 f"gradients that an earlier step had applied already, up to {watched.multiple} reverse passes at once.",
                 f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
                 related=distinct(site, (watched.step_site, optimizer.site)),

@@ -4,8 +4,8 @@
 `zero_grad()` stands after `loss.backward()` and before `optimizer.step()`.  The step finds no gradient, or zeros.
 
 ## Why it matters
-Nothing is learned from the loss.  Without weight decay or momentum the parameters do not move at all and the loss stays
-flat; nothing raises.
+Nothing is learned from the loss.  Without weight decay or momentum the parameters do not move at all and the loss
+stays flat; nothing raises.
 
 ## How it is found
 A clear throws away contributions of a reverse pass that no optimizer has used and the program has not read, and the
@@ -13,8 +13,8 @@ next step of that optimizer then finds nothing in any of its tensors, in most st
 
 ## Near misses
 - Clearing after the step, or before the backward.
-- A generator's pass leaves gradients on the discriminator, which are cleared before its own backward: the pass was used
-  by the generator's optimizer.
+- A generator's pass leaves gradients on the discriminator, which are cleared before its own backward: the pass was
+  used by the generator's optimizer.
 - Steps withheld by a GradScaler, or by the program, after a non-finite loss.
 - Programs that read the gradient before they clear it.
 

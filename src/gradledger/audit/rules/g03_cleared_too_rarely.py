@@ -33,7 +33,7 @@ RULE = Rule(
     "G3",
     "cleared-too-rarely",
     "gradient lifecycle",
-    "Gradients are cleared once per epoch or rollout while every minibatch steps, so used gradients pile up in between.",
+    "Gradients are cleared once per epoch or rollout while every minibatch steps, so used gradients pile up.",
 )
 LISTENS = _stale.LISTENS
 
@@ -48,7 +48,7 @@ def update(state: _stale.State, event: Event, world: World) -> None:
 
 def finish(state: _stale.State, world: World) -> list[Finding]:
     findings = []
-    for ident, watched in state.items():
+    for watched in state.values():
         clears = watched.clears_of_stale()
         if not watched.regular or not clears:
             continue

@@ -1,19 +1,20 @@
 """# The step stands before the backward
 
 ## What it is
-`optimizer.step()` runs before `loss.backward()` of the same iteration.  It applies the gradient of the batch before (or
-none at all the first time), taken at weights that have changed since.
+`optimizer.step()` runs before `loss.backward()` of the same iteration.  It applies the gradient of the batch before
+(or none at all the first time), taken at weights that have changed since.
 
 ## Why it matters
-Every update is one iteration late and belongs to another batch; the last gradient is never applied.  In a network with
-more than one layer the step changes weights that the waiting graph needs, and the next backward raises "one of the
-variables needed for gradient computation has been modified by an inplace operation".
+Every update is one iteration late and belongs to another batch; the last gradient is never applied.  In a network
+with more than one layer the step changes weights that the waiting graph needs, and the next backward raises "one of
+the variables needed for gradient computation has been modified by an inplace operation".
 
 ## How it is found
-Between the reverse pass whose gradient a step uses and that step lies a forward pass whose graph is walked only after the
-step; or steps find nothing because the clear, the step and then the backward follow each other.  A step at the top of the
-loop, before the forward pass, is reported as a warning: its gradients are right, but the first step is empty and the last
-gradient is lost.  When the program ends with the error above, the steps between that forward and its backward are named.
+Between the reverse pass whose gradient a step uses and that step lies a forward pass whose graph is walked only after
+the step; or steps find nothing because the clear, the step and then the backward follow each other.  A step at the
+top of the loop, before the forward pass, is reported as a warning: its gradients are right, but the first step is
+empty and the last gradient is lost.  When the program ends with the error above, the steps between that forward and
+its backward are named.
 
 ## Near misses
 - Two optimizers over different parameters, each stepped after its own backward.
@@ -157,8 +158,8 @@ def _late(watched: _Watched, step: Step, world: World) -> Finding:
         "G4",
         "error",
         step.site,
-        f"`{word}.step()` runs between the forward pass and its backward on line {watched.late_backward.line}: it applies "
-        f"the gradient of the iteration before, seen at {times(watched.late, 'watched step')}"
+        f"`{word}.step()` runs between the forward pass and its backward on line {watched.late_backward.line}: it "
+        f"applies the gradient of the iteration before, seen at {times(watched.late, 'watched step')}"
         + (", and the first step found none." if watched.first_empty else "."),
         _order(word, loss_word(watched.late_backward, world)),
         related=distinct(step.site, (watched.late_backward,)),
@@ -190,8 +191,8 @@ def _delayed(watched: _Watched, world: World) -> Finding:
         "G4",
         "warning",
         step,
-        f"`{word}.step()` comes before the backward of its iteration: the first of {watched.steps} steps found no gradient "
-        "and the gradient of the last backward is never applied.",
+        f"`{word}.step()` comes before the backward of its iteration: the first of {watched.steps} steps found no "
+        "gradient and the gradient of the last backward is never applied.",
         _order(word, loss_word(watched.last_backward, world)),
         related=distinct(step, (watched.last_backward,)),
         evidence={"steps": watched.steps, "backwards": watched.passes, "first_step_empty": True},
@@ -207,8 +208,8 @@ def _empty(record: _lost.Watched, case: _lost.Case, world: World) -> Finding:
         "G4",
         "error",
         case.step.site,
-        f"`{word}.step()` comes before the backward on line {case.loss.fill.line}, whose gradient is then cleared unused: "
-        f"{case.seen} of {record.steps} steps found nothing to apply.",
+        f"`{word}.step()` comes before the backward on line {case.loss.fill.line}, whose gradient is then cleared "
+        f"unused: {case.seen} of {record.steps} steps found nothing to apply.",
         _order(word, loss_word(case.loss.fill, world)),
         related=distinct(case.step.site, (case.loss.fill, case.loss.clear)),
         evidence={"steps": record.steps, "empty_steps": case.seen, "reverse_passes_lost": case.lost},
@@ -225,8 +226,8 @@ def _loud(event: Backward, crossed: tuple[Step, ...], world: World) -> Finding:
         "G4",
         "error",
         step.site,
-        f"The backward on line {event.site.line} raises because `{word}.step()` on line {step.site.line} changed, in place, "
-        "weights that the graph built before it still needs.",
+        f"The backward on line {event.site.line} raises because `{word}.step()` on line {step.site.line} changed, in "
+        "place, weights that the graph built before it still needs.",
         _order(word, loss_word(event.site, world)),
         related=distinct(step.site, (event.site, *(s.site for s in crossed[1:]))),
         evidence={"error": event.raised[:200], "steps_since_forward": len(crossed)},

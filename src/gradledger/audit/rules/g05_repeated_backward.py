@@ -1,16 +1,16 @@
 """# One graph is walked twice into the same gradient
 
 ## What it is
-`backward()` runs again over a loss, or over a sum that contains a loss, which was walked already and whose gradient has
-not been cleared: `retain_graph=True` makes it possible, and accumulation makes it count double.
+`backward()` runs again over a loss, or over a sum that contains a loss, which was walked already and whose gradient
+has not been cleared: `retain_graph=True` makes it possible, and accumulation makes it count double.
 
 ## Why it matters
-The gradient is a constant multiple of the intended one (2x for the whole loss, or for the part that is walked again).  It
-looks like a badly chosen learning rate or loss weight.
+The gradient is a constant multiple of the intended one (2x for the whole loss, or for the part that is walked again).
+It looks like a badly chosen learning rate or loss weight.
 
 ## How it is found
-The root of a reverse pass is the very tensor of an earlier pass, or has it among its additive terms, while the earlier
-contribution still stands in `.grad`; and a step then uses both.  The multiple is constant, step after step.
+The root of a reverse pass is the very tensor of an earlier pass, or has it among its additive terms, while the
+earlier contribution still stands in `.grad`; and a step then uses both.  The multiple is constant, step after step.
 
 ## Near misses
 - Two different losses over a shared trunk, each walked once.
@@ -132,7 +132,8 @@ def finish(state: State, world: World) -> list[Finding]:
                 site,
                 f"{what} without a clear in between, so `{word}` applies it {repeat.multiple}x, at "
                 f"{times(repeat.seen, 'step')}.",
-                f"call backward once: delete {loss}.backward(...) on line {repeat.earlier.line} and read p.grad after line "
+                f"call backward once: delete {loss}.backward(...) on line {repeat.earlier.line} and read p.grad "
+                "after line "
                 f"{site.line}" if not same else "call backward once for each loss, or clear before the next pass",
                 related=distinct(site, (repeat.earlier, repeat.step)),
                 evidence={

@@ -1,16 +1,16 @@
 """# Gradients are cleared between two backwards of one step
 
 ## What it is
-Two reverse passes feed one step, or several micro-batches do, and a clear between them throws the earlier ones away.  The
-step uses the last one alone.
+Two reverse passes feed one step, or several micro-batches do, and a clear between them throws the earlier ones away.
+The step uses the last one alone.
 
 ## Why it matters
-The loss that was walked first never trains anything, although it is computed, logged and may even fall by accident.  In
-accumulation only the last micro-batch counts, at 1/k of its weight.
+The loss that was walked first never trains anything, although it is computed, logged and may even fall by accident.
+In accumulation only the last micro-batch counts, at 1/k of its weight.
 
 ## How it is found
-A clear throws away contributions that no optimizer has used and the program has not read, another reverse pass fills the
-same tensors, and the step uses only that one, in most steps or three times in a row.
+A clear throws away contributions that no optimizer has used and the program has not read, another reverse pass fills
+the same tensors, and the step uses only that one, in most steps or three times in a row.
 
 ## Near misses
 - The gradient of the first loss is read before the clear: sharpness-aware steps, gradient surgery, logged norms.

@@ -5,9 +5,9 @@ k micro-batches are walked before each step, each loss is a mean, and nothing di
 another number; or the means are over clearly unequal numbers of elements and still get equal weight.
 
 ## Why it matters
-The gradient is k times that of the large batch it stands for: an unannounced k-fold learning rate.  With unequal counts
-(tokens of short and long sequences) elements in small micro-batches weigh more than those in large ones, and the run does
-not reproduce the one without accumulation.
+The gradient is k times that of the large batch it stands for: an unannounced k-fold learning rate.  With unequal
+counts (tokens of short and long sequences) elements in small micro-batches weigh more than those in large ones, and
+the run does not reproduce the one without accumulation.
 
 ## How it is found
 At each step the reverse passes that stand unused in the gradient are counted by line.  k of one line, over the same
@@ -149,24 +149,26 @@ def _judge(line: _Line, k: int, windows: int, world: World) -> Finding | None:
     if factor == 1.0:
         evidence["signature"] = f"constant {k}x: the number of accumulated passes"
         message = (
-            f"Each step of `{word}` adds up {k} means from this line and nothing divides by {k}: the gradient is {k}x that "
-            f"of the batch it stands for, in {windows} windows."
+            f"Each step of `{word}` adds up {k} means from this line and nothing divides by {k}: the gradient is "
+            f"{k}x that of the batch it stands for, in {windows} windows."
         )
         fix = f"({loss} / {k}).backward()"
     elif (wrong := _wrong_count(factor, k, line.example, world)) is not None:
         multiple = k * factor
         evidence["signature"] = f"constant {number(multiple)}x"
         message = (
-            f"Each step of `{word}` adds up {k} means from this line, each divided by {wrong[0]} ({wrong[1]}) instead of "
-            f"{k}: the gradient is {number(multiple)}x the mean, in {windows} windows."
+            f"Each step of `{word}` adds up {k} means from this line, each divided by {wrong[0]} ({wrong[1]}) "
+            f"instead of {k}: the gradient is {number(multiple)}x the mean, in {windows} windows."
         )
         fix = f"divide by the number of accumulated passes: ({loss} / {k}).backward() on the undivided loss"
     elif abs(k * factor - 1) < 0.05 and line.watched >= 2 and 2 * line.unequal > line.watched:
         low, high = line.spread
         evidence |= {"unequal_windows": line.unequal, "watched_windows": line.watched, "smallest": low, "largest": high}
         message = (
-            f"The {k} means of a window get equal weight although they are over {low} to {high} elements: elements of small "
-            f"micro-batches weigh up to {number(high / low)}x more, in {line.unequal} of {line.watched} windows looked at."
+            f"The {k} means of a window get equal weight although they are over {low} to {high} elements: elements "
+            "of small "
+            f"micro-batches weigh up to {number(high / low)}x more, in {line.unequal} of {line.watched} windows "
+            "looked at."
         )
         fix = "sum the element losses (reduction='sum') and divide by the number of elements in the whole window"
     else:

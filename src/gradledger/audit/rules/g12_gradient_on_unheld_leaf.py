@@ -1,8 +1,8 @@
 """# A gradient grows on a leaf that no optimizer holds
 
 ## What it is
-A parameter or a free tensor that requires grad takes part in the loss: every backward adds to its `.grad`.  No optimizer
-holds it, so nothing applies the gradient and nothing clears it.
+A parameter or a free tensor that requires grad takes part in the loss: every backward adds to its `.grad`.  No
+optimizer holds it, so nothing applies the gradient and nothing clears it.
 
 ## Why it matters
 If it was meant to be trained, it never moves.  If it was not (a target network, a frozen feature extractor), each
@@ -10,7 +10,8 @@ iteration pays for a backward through it and for the memory of its gradients.
 
 ## How it is found
 A leaf is filled by reverse passes time after time, never cleared, hardly ever read by the program, and held by no
-optimizer until the end.  Where another rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one speaks.
+optimizer until the end.  Where another rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one
+speaks.
 
 ## Near misses
 - Inputs that need gradients on purpose: penalties, adversarial examples, saliency.  The program reads or clears them.
@@ -18,7 +19,8 @@ optimizer until the end.  Where another rule explains why (GL-M01, GL-M03, GL-M0
 - Networks cleared by `model.zero_grad()`, and parameters that an optimizer built later holds.
 
 ## Fix
-Meant to be trained: add it to the optimizer.  Not meant: `requires_grad_(False)`, or evaluate under `torch.no_grad()`.
+Meant to be trained: add it to the optimizer.  Not meant: `requires_grad_(False)`, or evaluate under
+`torch.no_grad()`.
 """
 
 from __future__ import annotations

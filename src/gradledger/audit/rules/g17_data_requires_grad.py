@@ -1,16 +1,16 @@
 """# Data requires grad and collects gradients
 
 ## What it is
-An input or a target was created with `requires_grad=True` although it is data.  Each backward computes a gradient for it
-and adds to its `.grad`, which nobody reads or clears.
+An input or a target was created with `requires_grad=True` although it is data.  Each backward computes a gradient for
+it and adds to its `.grad`, which nobody reads or clears.
 
 ## Why it matters
-Every backward does more work than it needs, a gradient as large as the data stays in memory, and operations that avoid
-gradients on purpose (in-place edits, `.numpy()`) fail on it.
+Every backward does more work than it needs, a gradient as large as the data stays in memory, and operations that
+avoid gradients on purpose (in-place edits, `.numpy()`) fail on it.
 
 ## How it is found
-A leaf that is no parameter goes into a module or straight into a loss and is filled by reverse passes time after time; the
-program neither reads nor clears its gradient.
+A leaf that is no parameter goes into a module or straight into a loss and is filled by reverse passes time after
+time; the program neither reads nor clears its gradient.
 
 ## Near misses
 - The gradient is read: penalties, adversarial examples, saliency, input optimisation.
@@ -60,8 +60,8 @@ def finish(state: _growing.State, world: World) -> list[Finding]:
                 "G17",
                 "warning",
                 site,
-                f"The tensor {list(info.shape)} made here requires grad and {where}: {times(filled.fills, 'backward')} added "
-                "to its gradient, which nobody reads or clears.",
+                f"The tensor {list(info.shape)} made here requires grad and {where}: "
+                f"{times(filled.fills, 'backward')} added to its gradient, which nobody reads or clears.",
                 "drop requires_grad=True here; data needs no gradient",
                 related=distinct(site, (filled.backward,)),
                 evidence={

@@ -5,18 +5,18 @@ A module is built and its parameters are handed to the optimizer, but no backwar
 others are reached: forward never calls the module, or calls it and its output leaves the graph before the loss.
 
 ## Why it matters
-The parameters stay at their initial values.  A layer that was meant to be there is not, or a part of the model that was
-meant to learn does not; weight decay may even shrink it.
+The parameters stay at their initial values.  A layer that was meant to be there is not, or a part of the model that
+was meant to learn does not; weight decay may even shrink it.
 
 ## How it is found
-At every step the ledger sees which of the optimizer's tensors hold a gradient.  A tensor that never did over ten steps
-that used others, and that required grad all the time, is reported with the line where its module was built, and with the
-line where it runs or leaves the graph, if it does.
+At every step the ledger sees which of the optimizer's tensors hold a gradient.  A tensor that never did over ten
+steps that used others, and that required grad all the time, is reported with the line where its module was built, and
+with the line where it runs or leaves the graph, if it does.
 
 ## Near misses
 - Frozen groups kept in the optimizer.
-- Experts, heads and layers that are used in some steps only; members of a container of equal siblings that happen not to
-  be used are an `info` at most.
+- Experts, heads and layers that are used in some steps only; members of a container of equal siblings that happen not
+  to be used are an `info` at most.
 - Layers that were replaced: GL-M04 and GL-M05 speak of them.
 
 ## Fix
@@ -117,7 +117,7 @@ def _filled_elsewhere(state: State) -> set[int]:
 
 
 def _replaced(tensor: int, world: World) -> bool:
-    """Whether the tensor left its model: replaced, owned by nobody that lives, or in a module taken out of its parent."""
+    """Whether the tensor left its model: replaced, its owners freed, or in a module that was taken out."""
     info = world.tensor(tensor)
     if not info.numel or info.replaced_by is not None:
         return True

@@ -1,8 +1,9 @@
 """# An optimizer applies the gradient of another network's loss
 
 ## What it is
-The loss of one network is computed through another (an actor through its critic, a generator through its discriminator)
-and leaves gradients there.  They are not cleared before the second network's own optimizer steps, which applies both.
+The loss of one network is computed through another (an actor through its critic, a generator through its
+discriminator) and leaves gradients there.  They are not cleared before the second network's own optimizer steps,
+which applies both.
 
 ## Why it matters
 The critic is pushed towards whatever the actor wants to hear, the discriminator towards being fooled.  Values grow
@@ -10,8 +11,8 @@ without bound, and both losses look fine while it happens.
 
 ## How it is found
 At a step, tensors hold unused contributions of two reverse passes from different lines.  One of them fills this
-optimizer's tensors only; the other reaches a whole module of them on its way to all tensors of a second optimizer, by a
-forward call whose input came from there.
+optimizer's tensors only; the other reaches a whole module of them on its way to all tensors of a second optimizer, by
+a forward call whose input came from there.
 
 ## Near misses
 - Summed losses, or several losses of one optimizer over a shared trunk.
@@ -57,7 +58,7 @@ class _Pair:
 
 @dataclass(slots=True)
 class State:
-    """`steps`: of each optimizer, those that used something; `pairs`: two passes together in one optimizer's gradients."""
+    """`steps`: of each optimizer; `pairs`: two passes together in one optimizer's gradients."""
 
     steps: dict[int, int] = field(default_factory=dict)
     pairs: dict[tuple[int, Path, Path], _Pair] = field(default_factory=dict)
@@ -135,8 +136,8 @@ def finish(state: State, world: World) -> list[Finding]:
                 "G21",
                 "error",
                 pair.foreign,
-                f"`{loss}` belongs to `{other_word}` but also fills the parameters of `{word}`, which applies it together "
-                f"with its own loss of line {pair.own.line}: {pair.seen} of {steps} steps.",
+                f"`{loss}` belongs to `{other_word}` but also fills the parameters of `{word}`, which applies it "
+                f"together with its own loss of line {pair.own.line}: {pair.seen} of {steps} steps.",
                 f"freeze the parameters of `{word}` while {loss} is built and walked (requires_grad_(False)), or call "
                 f"{word}.zero_grad() before its own backward",
                 related=distinct(pair.foreign, (pair.through, pair.step.site, pair.own)),

@@ -1,12 +1,13 @@
 """# An incomplete accumulation window at the end of an epoch
 
 ## What it is
-Gradients are accumulated over k micro-batches and the number of micro-batches of an epoch is no multiple of k.  What is
-left over is thrown away, leaks into the first step of the next epoch, or is applied with the divisor of a full window.
+Gradients are accumulated over k micro-batches and the number of micro-batches of an epoch is no multiple of k.  What
+is left over is thrown away, leaks into the first step of the next epoch, or is applied with the divisor of a full
+window.
 
 ## Why it matters
-Thrown away: some data of every epoch never trains.  Leaked: one step of every epoch is made of more micro-batches than
-the others, the first of them taken at older weights.  Wrong divisor: the last step of every epoch is too small.
+Thrown away: some data of every epoch never trains.  Leaked: one step of every epoch is made of more micro-batches
+than the others, the first of them taken at older weights.  Wrong divisor: the last step of every epoch is too small.
 
 ## How it is found
 The size of a window is counted at each step.  When a pass over the training loader begins while reverse passes stand
@@ -39,7 +40,7 @@ RULE = Rule(
     "G22",
     "partial-window",
     "gradient lifecycle",
-    "The incomplete accumulation window at the end of an epoch is dropped, leaks into the next, or has a wrong divisor.",
+    "The incomplete accumulation window at the end of an epoch is dropped, leaks on, or has a wrong divisor.",
     "warning",
 )
 LISTENS: tuple[type[Event], ...] = (Step, Clear, LoaderEpoch, ModuleCalled)
@@ -160,7 +161,7 @@ def _judge(line: _Line, world: World) -> Finding | None:
     if k < 2:
         return None
     word, loss = optimizer_word(line.step, world), loss_word(line.site, world)
-    fix = f"step on the last micro-batch of the epoch too, and divide {loss} by the number of micro-batches its window has"
+    fix = f"step on the last micro-batch of the epoch too, and divide {loss} by the size that its window really has"
     leaked = {size: n for size, n in line.crossing.items() if size != k}
     thrown = {size: n for size, n in line.thrown.items() if size < k}
     steps = sum(line.whole.values()) + sum(line.crossing.values())
@@ -170,8 +171,8 @@ def _judge(line: _Line, world: World) -> Finding | None:
         evidence |= {"leaks": sum(leaked.values()), "left_over": left, "largest_window": size}
         return Finding(
             "G22", "error", line.step,
-            f"{left} of every {k} micro-batches are left over at the end of an epoch and leak into the first step of the next: "
-            f"{times(sum(leaked.values()), 'step')} of `{word}` used {size} instead of {k}.",
+            f"{left} of every {k} micro-batches are left over at the end of an epoch and leak into the first step of "
+            f"the next: {times(sum(leaked.values()), 'step')} of `{word}` used {size} instead of {k}.",
             fix, related=distinct(line.step, (line.site,)), evidence=evidence, count=sum(leaked.values()), subject=word,
             iteration=line.first,
         )  # fmt: skip
@@ -183,8 +184,8 @@ def _judge(line: _Line, world: World) -> Finding | None:
             "G22", "warning", site,
             f"An incomplete window of {size} micro-batches (full ones have {k}) is thrown away here, "
             f"{times(sum(thrown.values()), 'time')}: its data never trains.",
-            fix, related=distinct(site, (line.step, line.site)), evidence=evidence, count=sum(thrown.values()), subject=word,
-            iteration=line.first,
+            fix, related=distinct(site, (line.step, line.site)), evidence=evidence, count=sum(thrown.values()),
+            subject=word, iteration=line.first,
         )  # fmt: skip
     return _wrong_divisor(line, k, word, fix, evidence)
 
@@ -203,9 +204,10 @@ def _wrong_divisor(line: _Line, k: int, word: str, fix: str, evidence: dict[str,
     evidence |= {"short_windows": count, "left_over": size, "factor": factor}
     return Finding(
         "G22", "warning", line.site,
-        f"The last window of an epoch has {size} micro-batches but is divided by {k} like full ones, so `{word}` applies "
-        f"{number(size / k)}x of its mean, {times(count, 'time')}.",
-        fix, related=distinct(line.site, (line.step,)), evidence=evidence, count=count, subject=word, iteration=line.first,
+        f"The last window of an epoch has {size} micro-batches but is divided by {k} like full ones, so `{word}` "
+        f"applies {number(size / k)}x of its mean, {times(count, 'time')}.",
+        fix, related=distinct(line.site, (line.step,)), evidence=evidence, count=count, subject=word,
+        iteration=line.first,
     )  # fmt: skip
 
 
