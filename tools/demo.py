@@ -24,6 +24,7 @@ def audit(program: Path) -> tuple[int, str, float]:
     command = [
         *(str(Path(sys.executable).with_name("gradledger")), "audit"),
         *("--format", "text", "--output", str(report), "--fail-on", "warning"),
+        *("--run", str(OUT / "runs" / program.stem)),
         str(program.relative_to(ROOT)),
     ]
     report.unlink(missing_ok=True)
@@ -51,6 +52,7 @@ def main() -> int:
     report.write_text("\n".join(parts), encoding="utf-8")
     print(f"{len(programs)} programs audited, {len(FAULTY)} of them faulty on purpose.")
     print(f"All reports: {report.relative_to(ROOT)}")
+    print("Judge a run again without running it: .venv/bin/gradledger audit --replay build/demo/runs/dqn_cartpole")
     for line in wrong:
         print(f"not as expected: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -49,7 +49,7 @@ def test_the_audit_finds_the_planted_faults_and_nothing_else(program: Path, tmp_
     done = subprocess.run(
         [*command, "--fail-on", "warning", str(program)],
         cwd=tmp_path,
-        env=ENV,
+        env={**ENV, "GRADLEDGER_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
         timeout=300,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def execute(block: Block, folder: Path) -> None:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "GRADLEDGER_HOME": str(folder / ".gradledger")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -81,8 +82,6 @@ def test_which_blocks_run() -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    import re
-
     text = page.read_text(encoding="utf-8")
     targets = [t.partition("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in t]
     missing = [target for target in targets if target and not (page.parent / target).exists()]
