@@ -109,14 +109,18 @@ class Run:
     def leaf(self, line: int, shape: tuple[int, ...] = (1,), **values: Any) -> int:
         """A free tensor that requires grad."""
         tensor = self.new("tensor")
-        self.emit(ev.LeafSeen, at(line), tensor=tensor, shape=shape, is_parameter=values.pop("is_parameter", False), **values)
+        self.emit(
+            ev.LeafSeen, at(line), tensor=tensor, shape=shape, is_parameter=values.pop("is_parameter", False), **values
+        )
         return tensor
 
     def optimizer(self, *held: Net | int, line: int, cls: str = "Adam") -> int:
         """An optimizer over modules and free tensors, one group."""
         ident = self.new("optimizer")
         self._held[ident] = list(_ids(held))
-        self.emit(ev.OptimizerMade, at(line), optimizer=ident, cls=cls, groups=(ev.Group(tuple(self._held[ident]), 1e-3),))
+        self.emit(
+            ev.OptimizerMade, at(line), optimizer=ident, cls=cls, groups=(ev.Group(tuple(self._held[ident]), 1e-3),)
+        )
         return ident
 
     def freeze(self, *what: Net | int, line: int, value: bool = False) -> None:
