@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from gradledger.audit.engine import Judge
+from gradledger.audit.render import text
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.core.errors import UsageError
@@ -223,6 +224,11 @@ def watch(*, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path
     Raises UsageError when `select` or `ignore` names no rule.
     """
     return Watch(program=sys.argv[0] if sys.argv else "", argv=sys.argv[1:], select=select, ignore=ignore, store=store)
+
+
+def render_text(report: Report) -> str:
+    """A report as plain text of 80 columns."""
+    return text.render(report)
 
 
 _active: Watch | None = None

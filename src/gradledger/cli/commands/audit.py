@@ -84,7 +84,7 @@ def _conclude(
 
 
 def _replay(arguments: Arguments, stream: TextIO) -> int:
-    from gradledger.ledger._sink import read
+    from gradledger.ledger._store import read
 
     path = _runs.find_run(arguments.values["--replay"])
     report = judge(read(path), select=arguments.codes("--select"), ignore=arguments.codes("--ignore"))
