@@ -7,6 +7,7 @@ the program's call may not be changed by it.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,12 @@ Undo = Callable[[], None]
 _MISSING = object()
 
 
+class Nest(threading.local):
+    """Functions observed with one nest: a call made inside another of them is torch's doing, and is passed on unseen."""
+
+    inside = False
+
+
 def observe(
     recorder: Recorder,
     owner: Any,
@@ -28,12 +35,13 @@ def observe(
     before: Before | None = None,
     after: After | None = None,
     raised: Raised | None = None,
+    nest: Nest | None = None,
 ) -> Undo:
     """Replace `owner.name` by a wrapper that calls `before(args, kwargs) -> state`, the original, then
     `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
 
-    For methods `args[0]` is the instance.  With `before` absent the state is None.  Sites: inside the callbacks
-    `_site.here(...)` skips every frame of this package by itself.
+    For methods `args[0]` is the instance.  With `before` absent the state is None.  With `nest` only the outermost call
+    is seen.  Sites: inside the callbacks `_site.here(...)` skips every frame of this package by itself.
     """
     own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
     original = getattr(owner, name)
@@ -57,10 +65,21 @@ def observe(
                 after(state, result, args, kwargs)
         return result
 
-    setattr(owner, name, wrapper)
+    @functools.wraps(original)
+    def outermost(*args: Any, **kwargs: Any) -> Any:
+        if nest is None or nest.inside or not recorder.enabled:
+            return original(*args, **kwargs)
+        nest.inside = True
+        try:
+            return wrapper(*args, **kwargs)
+        finally:
+            nest.inside = False
+
+    installed = wrapper if nest is None else outermost
+    setattr(owner, name, installed)
 
     def undo() -> None:
-        if vars(owner).get(name) is wrapper:  # somebody may have patched over us: then leave theirs alone
+        if vars(owner).get(name) is installed:  # somebody may have patched over us: then leave theirs alone
             if own is _MISSING:
                 delattr(owner, name)
             else:
