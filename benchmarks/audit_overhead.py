@@ -1,0 +1,85 @@
+"""What the audit costs: whole processes, with and without it, alternately in one run.
+
+    python benchmarks/audit_overhead.py [--repeats 7] [--programs tiny_mlp small_transformer small_conv]
+
+For each program: median wall time of the whole process without and with `gradledger audit`, their ratio, the spread of the
+pairwise ratios, and the step time.  The process with the audit writes its report as JSON; outputs are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent / "programs"
+STEPS = {"tiny_mlp": 6000, "small_transformer": 240, "small_conv": 240}
+
+
+def run(command: list[str]) -> tuple[float, str]:
+    """Wall seconds of one process, and what it printed."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} exited with {done.returncode}:\n{done.stderr[-2000:]}")
+    return seconds, done.stdout
+
+
+def measure(name: str, repeats: int) -> dict[str, object]:
+    """Alternate bare and watched runs of one program."""
+    program = str(HERE / f"{name}.py")
+    bare, watched = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        report = str(Path(folder) / "report.json")
+        audit = [sys.executable, "-m", "gradledger", "audit", "--format", "json", "--output", report, program]
+        run([sys.executable, program])  # both sides once, unmeasured: file caches
+        run(audit)
+        for _ in range(repeats):
+            seconds, plain = run([sys.executable, program])
+            bare.append(seconds)
+            seconds, same = run(audit)
+            watched.append(seconds)
+            if plain != same:
+                raise SystemExit(f"{name}: output differs under the audit:\n{plain}\n{same}")
+        findings = json.loads(Path(report).read_text())["findings"]
+    pairs = [w / b for w, b in zip(watched, bare, strict=True)]
+    return dict(
+        program=name,
+        bare=statistics.median(bare),
+        watched=statistics.median(watched),
+        ratio=statistics.median(pairs),
+        low=min(pairs),
+        high=max(pairs),
+        step_ms=1000 * (statistics.median(bare) - 2.0) / STEPS[name],
+        findings=[f["code"] for f in findings],
+    )
+
+
+def main() -> None:
+    """Print one line a program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--programs", nargs="+", default=list(STEPS), choices=list(STEPS))
+    arguments = parser.parse_args()
+    print(f"python {platform.python_version()}, one thread, {arguments.repeats} alternate pairs of whole processes")
+    print(f"{'program':20} {'bare s':>8} {'audit s':>8} {'ratio':>7} {'pairs':>15}  findings")
+    for name in arguments.programs:
+        row = measure(name, arguments.repeats)
+        print(
+            f"{name:20} {row['bare']:8.2f} {row['watched']:8.2f} {row['ratio']:6.3f}x "
+            f"{row['low']:6.3f}-{row['high']:.3f}  {' '.join(row['findings']) or 'none'}",  # type: ignore[arg-type]
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
