@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
@@ -33,7 +33,7 @@ _SIMPLE = (bool, int, float, str)
 
 @dataclass(slots=True)
 class Call:
-    """A forward call that the program made itself."""
+    """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph."""
 
     number: int
     module: int
@@ -46,13 +46,19 @@ class Call:
     output_has_graph: bool = False
     outputs: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
-    refs: tuple[weakref.ref[torch.Tensor], ...] = ()
+    marks: tuple[weakref.ref[Any], ...] = ()
     walked: bool = False
     elements: int = 0
     batch: int = 0
     then: str = ""
     then_site: Site = NOWHERE
-    fed_walked: bool = False
+    gap: int = 0
+    closed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the graph of some output still exists."""
+        return any(mark() is not None for mark in self.marks)
 
 
 @dataclass(slots=True)
@@ -161,6 +167,7 @@ class Trace:
         self.depth = 0
         self.inside = 0
         self.wanted = False
+        self.reversing = False  # a reverse pass runs: forwards inside it are recomputations
         self.optimizer_running = 0
         self.ops = 0
         self.order = 0
@@ -429,12 +436,14 @@ class Trace:
     def blend_source(self, tokens: tuple[int, ...], target: torch.Tensor) -> tuple[torch.Tensor | None, float | None]:
         """Which other followed tensor flows into a write on `target`, and with which weight (product of plain numbers)."""
         own = self.recorder.tensors.find(target)
-        queue: list[tuple[int, float, int]] = [(t, 1.0, 0) for t in tokens]
-        while queue:
-            token, weight, depth = queue.pop(0)
+        queue: deque[tuple[int, float, int]] = deque((t, 1.0, 0) for t in tokens)
+        seen: set[int] = set()
+        while queue and len(seen) < 64:
+            token, weight, depth = queue.popleft()
             value = self.values.get(token)
-            if value is None or depth > 12:
+            if value is None or depth > 12 or token in seen:
                 continue
+            seen.add(token)
             leaf = value.leaf
             if leaf is None and token in self.param_aliases:
                 held = self.param_aliases[token]()

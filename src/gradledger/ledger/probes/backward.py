@@ -66,6 +66,7 @@ class _Probe:
             self.running += 1
             return None
         self.running = 1
+        self.trace.reversing = True
         names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         create = bool(given.get("create_graph"))
@@ -77,6 +78,7 @@ class _Probe:
             self.running += 1
             return None
         self.running = 1
+        self.trace.reversing = True
         names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         create = bool(given.get("create_graph"))
@@ -181,6 +183,7 @@ class _Probe:
 
     def after(self, one: _Pass | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
+        self.trace.reversing = self.running > 0
         if one is not None:
             self._end(one, "")
             if one.method == "grad" and self.trace.active:
@@ -188,11 +191,15 @@ class _Probe:
 
     def raised(self, one: _Pass | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
+        self.trace.reversing = self.running > 0
         if one is not None:
             self._end(one, f"{type(error).__name__}: {error}"[:600])
 
     def _end(self, one: _Pass, raised: str) -> None:
         self.recorder.backwards += 1
+        if one.walk is None:
+            for call in self.trace.calls.values():
+                call.closed = call.closed or (not call.walked and call.alive)  # what this pass walked was not looked at: cannot be judged
         if one.method == "backward":
             leaves = tuple(self.session.lifecycle.after_backward(one.number))
         else:
@@ -215,7 +222,7 @@ class _Probe:
             self.recorder.suspicious()
         if root is not None and one.method == "backward":
             self.session.root_walked(root, one.site)
-        if not self.recorder.optimizers and one.method == "backward":
+        if not self.recorder.optimizers and (one.method == "backward" or not one.create):
             self.recorder.iteration_without_optimizer()
 
     def first_non_finite(self, what: str, site: Site) -> None:
