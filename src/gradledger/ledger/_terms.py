@@ -17,6 +17,7 @@ from gradledger.ledger._trace import Call, Op, Trace, Value, is_ref
 
 _THROUGH = VIEWS | {"to", "clone", "double", "type", "half", "bfloat16", "positive", "type_as", "cpu", "cuda"}
 _CUTS = frozenset({"detach", "data", "detach_", "numpy"})
+_RANDOM = frozenset({"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"})
 _MAX_TERMS = 64
 _MAX_VISITS = 4000
 
@@ -120,7 +121,9 @@ def _weighted(trace: Trace, left: int, right: int, name: str) -> int | None:
 
 def describe(trace: Trace, parts: list[Part], walk: Walk | None, trained: set[int], root_order: int) -> tuple[Term, ...]:
     """Terms of a loss.  `trained`: numbers of tensors held by optimizers."""
-    counts = Counter(p.token for p in parts if p.token is not None)
+    # the same tensor with the other sign, or under a tensor weight, is a combination and no repetition
+    counts = Counter((p.token, p.factor > 0, p.divided) for p in parts if p.token is not None)
+    neutral = _neutral(trace, parts)
     done: set[int] = set()
     terms: list[Term] = []
     for part in parts:
@@ -128,7 +131,7 @@ def describe(trace: Trace, parts: list[Part], walk: Walk | None, trained: set[in
             depends, cut = _number_depends(trace, trained, root_order)
             terms.append(Term("number", part.site, part.factor, 1, False, "number", part.number, (), depends, cut))
             continue
-        if part.token in done:
+        if part.token in done or part.token in neutral:
             continue
         done.add(part.token)
         value = trace.values.get(part.token)
@@ -150,11 +153,29 @@ def describe(trace: Trace, parts: list[Part], walk: Walk | None, trained: set[in
             depends, cut, penalty = depends_on(trace, value.token, trained)
         terms.append(
             Term(
-                op.name if op else "input", op.site if op else NOWHERE, part.factor, counts[part.token], value.graph, "tensor",
+                op.name if op else "input", op.site if op else NOWHERE, part.factor, _times(counts, part.token), value.graph, "tensor",
                 None, leaves, depends, cut, reduction, elements, batch, part.divided or divided, penalty, value.node,
             )  # fmt: skip
         )
     return tuple(terms)
+
+
+def _times(counts: Counter[tuple[int, bool, bool]], token: int) -> int:
+    return max(number for (t, _, _), number in counts.items() if t == token)
+
+
+def _neutral(trace: Trace, parts: list[Part]) -> set[int]:
+    """Detached parts that cancel the value of another part: `x - x.detach()` is there for its gradient alone."""
+    alive = [p for p in parts if p.token is not None and (v := trace.values.get(p.token)) is not None and v.graph]
+    found: set[int] = set()
+    for part in parts:
+        value = trace.values.get(part.token) if part.token is not None else None
+        if value is None or value.graph:
+            continue
+        base = _strip(trace, value.token)[0]
+        if any(_strip(trace, p.token)[0] == base and p.factor == -part.factor for p in alive if p.token is not None):
+            found.add(value.token)
+    return found
 
 
 def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool]:
@@ -268,7 +289,8 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
         difference = op.name in ("sub", "rsub") and len(op.ins) == 2 and consumer in DISTANCES
         if (op.name in LOSSES and len(op.ins) >= 2) or difference:
             left, right = op.ins[0], op.ins[1]
-            found.append((op, operand(trace, left, right), operand(trace, right, left)))
+            logs = op.name == "kl_div" and not op.options.get("log_target")
+            found.append((op, operand(trace, left, right), operand(trace, right, left, logs)))
         for t in op.ins:
             if t not in seen:
                 seen.add(t)
@@ -276,8 +298,8 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
     return found
 
 
-def operand(trace: Trace, token: int, other: int) -> Operand:
-    """Describe one side of a comparison."""
+def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand:
+    """Describe one side of a comparison.  `logs`: the other side is the logarithm of what is compared (kl_div)."""
     value = trace.values.get(token)
     if value is None:
         return Operand((), False, "input", NOWHERE)
@@ -287,7 +309,8 @@ def operand(trace: Trace, token: int, other: int) -> Operand:
     return Operand(
         shape=value.shape, has_graph=value.graph, op=value.op.name if value.op else "input", site=value.op.site if value.op else NOWHERE,
         calls=calls, selection=selection and not plus and bool(calls), bootstrap=bootstrap, discount=discount,
-        alias_of_other=_is_detached_alias(trace, token, other), cut=cut, made_from=names,
+        alias_of_other=_is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs), cut=cut,
+        made_from=names,
     )  # fmt: skip
 
 
@@ -412,6 +435,46 @@ def _is_detached_alias(trace: Trace, token: int, other: int) -> bool:
     mine, detached = _strip(trace, token)
     theirs, _ = _strip(trace, other)
     return detached and mine == theirs
+
+
+def is_equal_by_construction(trace: Trace, token: int, other: int, logs: bool = False) -> bool:
+    """Whether a graph-free value was made from the same output as `other`, by the same operations: equal to it always.
+
+    Softmax of detached logits against softmax of the logits.  Values that come from two calls of a module differ.
+    """
+    mine, theirs = trace.values.get(token), trace.values.get(other)
+    if mine is None or theirs is None or mine.graph or not theirs.graph:
+        return False
+    if logs:
+        token, other = _strip(trace, token)[0], _strip(trace, other)[0]
+        mine, theirs = trace.values.get(token), trace.values.get(other)
+        if mine is None or theirs is None or mine.op is None or theirs.op is None or not mine.op.ins:
+            return False
+        if mine.op.name == "exp":
+            return _same(trace, mine.op.ins[0], other, [64])
+        names = (mine.op.name, theirs.op.name)
+        return names == ("softmax", "log_softmax") and _same(trace, mine.op.ins[0], theirs.op.ins[0], [64])
+    return _same(trace, token, other, [64])
+
+
+def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
+    a, b = _strip(trace, a)[0], _strip(trace, b)[0]
+    if a == b:
+        return True
+    left[0] -= 1
+    x, y = trace.values.get(a), trace.values.get(b)
+    if left[0] < 0 or x is None or y is None or x.op is None or y.op is None or x.call is not None or y.call is not None:
+        return False
+    if x.iteration != y.iteration or x.shape != y.shape or x.op.name != y.op.name or x.op.name in _RANDOM or x.op.inplace or y.op.inplace:
+        return False
+    if not x.op.ins or len(x.op.ins) != len(y.op.ins) or _numbers(x.op) != _numbers(y.op):
+        return False
+    return all(_same(trace, s, t, left) for s, t in zip(x.op.ins, y.op.ins, strict=True))
+
+
+def _numbers(op: Op) -> tuple[object, ...]:
+    plain = tuple(None if is_ref(o) else o for o in op.operands)
+    return (*plain, *sorted((k, str(v)) for k, v in op.options.items() if k != "_zero"))
 
 
 def leaf_behind(trace: Trace, token: int) -> int | None:

@@ -54,7 +54,7 @@ class _Doubled:
 
 @dataclass(slots=True)
 class State:
-    """`looked`: unfolded reverse passes by line; `found`: doubled terms by (line of the sum, of the term, operation)."""
+    """`looked`: unfolded passes by line; `found`: doubled terms by (line of the sum, of the term, operation)."""
 
     looked: dict[_Place, int] = field(default_factory=dict)
     found: dict[tuple[_Place, _Place, str], _Doubled] = field(default_factory=dict)

@@ -92,8 +92,8 @@ def finish(state: State, world: World) -> list[Finding]:
                 "G18",
                 "error",
                 site,
-                f"The value of `{event.base_op or 'a graph tensor'}` (line {event.base_site.line or '?'}) is overwritten "
-                f"in place at line {lines} through {way}, which shares its memory; then "
+                f"The value of `{event.base_op or 'a graph tensor'}` (line {event.base_site.line or '?'}) is "
+                f"overwritten at line {lines} through {way}, which shares its memory; then "
                 f"{times(len(alias.passes), 'reverse pass')} used the overwritten value.",
                 _FIXES.get(event.alias_how, "take a copy: .detach().clone()"),
                 related=distinct(site, (*alias.writes.values(), event.base_site)),

@@ -68,7 +68,7 @@ class _Probe:
         with self.recorder.guard("call"):
             call = None
             self.trace.settle()
-            if not self.entered:
+            if not self.entered and not self.trace.reversing:
                 call = self._begin(module, inputs)
             known = self.recorder.modules.find(module)
             if known is not None and known not in self.used:
@@ -108,8 +108,9 @@ class _Probe:
             _optional.scan_tree(self.session, module)
         self.numbers += 1
         call = Call(
-            self.numbers, number, site, module.training, torch.is_grad_enabled(), self.recorder.iteration, self.trace.order
-        )
+            self.numbers, number, site, module.training, torch.is_grad_enabled(), self.recorder.iteration, self.trace.order,
+            gap=self.recorder.backwards,
+        )  # fmt: skip
         for t in _flat(inputs):
             call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
             call.batch = call.batch or (t.shape[0] if t.dim() else 1)
@@ -133,12 +134,9 @@ class _Probe:
                     if known is not value and known.call is None:
                         known.call = call
             call.outputs = tuple(tokens)
-        nodes = []
-        for t in tensors:
-            if t.requires_grad and t.grad_fn is not None:
-                nodes.append(t.grad_fn._sequence_nr())  # type: ignore[attr-defined]
-        call.nodes = tuple(nodes)
-        call.refs = tuple(weakref.ref(t) for t in tensors)
+        made = [t.grad_fn for t in tensors if t.requires_grad and t.grad_fn is not None]
+        call.nodes = tuple(node._sequence_nr() for node in made)  # type: ignore[attr-defined]
+        call.marks = tuple(_mark(node) for node in made)
         call.elements = sum(t.numel() for t in tensors)
         self.trace.calls[call.number] = call
         self.recorder.emit(
@@ -184,6 +182,16 @@ class _Probe:
         for (file, line), tensors in reads.items():
             site = _site.Site(file, line, "")
             self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)))
+
+
+class _Mark:
+    """Lives as long as the graph node in whose metadata it lies; the Python object of a node dies sooner."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _mark(node: Any) -> weakref.ref[Any]:
+    return weakref.ref(node.metadata.setdefault("gradledger", _Mark()))
 
 
 def _flat(value: Any, depth: int = 0) -> list[torch.Tensor]:

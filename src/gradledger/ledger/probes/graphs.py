@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +15,16 @@ import torch
 from gradledger.core.events import Broadcast, GraphDiscarded, GraphsAlive
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _terms
-from gradledger.ledger._naming import EXPLICIT_SHAPES, LOSSES
+from gradledger.ledger._broadcasts import Wide, reached
+from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Call, Op, Trace, Value
 
 OLD_AFTER = 3  # iterations after which a graph should be gone
 LOOKED_AT = 8  # results of one line looked at for that
-UNWALKED_AFTER = 2  # iterations after which a forward's graph counts as never walked
-YOUNGER_CALLS = 48  # ... or this many later calls when no iteration passes (an evaluation loop)
+KEPT_CALLS = 256  # open calls at which the account is closed even when no iteration passes (an evaluation loop)
+MAX_WIDE = 64  # broadcasts remembered at a time
 MAX_CHECKED = 1_000_000  # elements of a tensor that is checked for risky values
 CHECKED_ITERATIONS = 20
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where"})
@@ -30,15 +33,19 @@ _PAIRWISE = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 
 @dataclass(slots=True)
 class _Line:
-    """Calls from one line of the program."""
+    """Calls from one line of the program (and the line that called it), in one mode.
+
+    `run`: thrown away since the last reverse pass of any kind, `in_a_row`: the most there ever were."""
 
     module: int
     site: Site
+    training: bool
     calls: int = 0
     walked: int = 0
+    gap: int = -1
+    run: int = 0
     in_a_row: int = 0
     then: Counter[tuple[str, Site]] = field(default_factory=Counter)
-    training: bool = False
     inputs_need_grad: bool = False
     elements: int = 0
     reported: int = 0
@@ -49,48 +56,53 @@ class _Probe:
         self.session = session
         self.recorder = session.recorder
         self.trace = session.trace
-        self.lines: dict[tuple[str, int], _Line] = {}
-        self.judged = 0
+        self.lines: dict[tuple[Any, ...], _Line] = {}
         self.roots: dict[tuple[str, int], deque[tuple[int, weakref.ref[torch.Tensor], Site]]] = {}
-        self.alive_reported: Counter[tuple[str, int]] = Counter()
+        self.outputs: dict[tuple[Any, ...], deque[tuple[int, weakref.ref[Any], Site]]] = {}
+        self.alive_reported: Counter[tuple[Any, ...]] = Counter()
         self.growing: Counter[tuple[str, int]] = Counter()
         self.risky: dict[tuple[str, int], tuple[str, Site, str]] = {}
         self.risky_iteration = -1
         self.broadcasts: Counter[tuple[str, int]] = Counter()
+        self.wide: dict[int, Wide] = {}
 
     # ------------------------------------------------------------------ forwards nobody walks
 
     def judge_calls(self, *_: Any, everything: bool = False) -> None:
-        """Close the account of calls that are old enough."""
+        """Close the account of calls that were walked or whose graph is gone."""
         calls = self.trace.calls
-        newest = next(reversed(calls)) if calls else 0
         for number in list(calls):
             call = calls[number]
-            old = self.recorder.iteration - call.iteration >= UNWALKED_AFTER or newest - number >= YOUNGER_CALLS
-            if call.walked or old or everything:
-                if call.iteration < self.recorder.iteration or not call.walked or everything:
-                    self._close(call)
-                    if not call.walked or call.iteration < self.recorder.iteration - 1 or everything:
-                        calls.pop(number, None)
+            if not call.walked and not everything and call.alive and not call.closed:
+                continue
+            if call.iteration < self.recorder.iteration or not call.walked or everything:
+                self._close(call)
+                if not call.walked or call.iteration < self.recorder.iteration - 1 or everything:
+                    calls.pop(number, None)
 
     def _close(self, call: Call) -> None:
-        if call.fed_walked:
+        if call.closed:
             return
-        call.fed_walked = True
+        call.closed = True
         if not call.output_has_graph:
             return
-        line = self.lines.get(call.site.key())
+        key = (call.site.key(), *((f.file, f.line) for f in call.site.callers[:1]), call.training)
+        line = self.lines.get(key)
         if line is None:
             if len(self.lines) > 2000:
                 return
-            line = self.lines[call.site.key()] = _Line(call.module, call.site)
+            line = self.lines[key] = _Line(call.module, call.site, call.training)
         if call.walked:
             line.walked += 1
-            line.in_a_row = 0
+            if call.marks:
+                kept = self.outputs.setdefault(key, deque(maxlen=LOOKED_AT + OLD_AFTER))
+                if not kept or kept[-1][0] != call.iteration:
+                    kept.append((call.iteration, call.marks[0], call.site))
             return
         line.calls += 1
-        line.in_a_row += 1
-        line.training = line.training or call.training
+        line.run = line.run + 1 if line.gap == call.gap else 1
+        line.gap = call.gap
+        line.in_a_row = max(line.in_a_row, line.run)
         line.inputs_need_grad = line.inputs_need_grad or call.inputs_need_grad
         line.elements = max(line.elements, call.elements)
         if call.then:
@@ -113,8 +125,7 @@ class _Probe:
         for line in self.lines.values():
             if line.calls:
                 self._report(line)
-        for key in self.roots:
-            self._look_alive(key)
+        self._look_for_kept()
 
     # ------------------------------------------------------------------ graphs kept alive
 
@@ -125,22 +136,34 @@ class _Probe:
         line = self.roots.setdefault(key, deque(maxlen=LOOKED_AT + OLD_AFTER))
         line.append((self.recorder.iteration, weakref.ref(root), site))
         if self.recorder.iteration % 4 == 0:
-            self._look_alive(key)
+            self._look_for_kept()
         if self.recorder.calls % 16 == 0:
             self.judge_calls()
+        if self.trace.active and self.wide:
+            self._reached_by(root)
 
-    def _look_alive(self, key: tuple[str, int]) -> None:
-        old = [(ref(), site) for i, ref, site in self.roots[key] if self.recorder.iteration - i >= OLD_AFTER]
-        if len(old) < LOOKED_AT - 2:
-            return
-        alive = sum(t is not None and t.grad_fn is not None for t, _ in old)
-        if alive >= len(old) - 1:
-            self.alive_reported[key] += 1
-            times = self.alive_reported[key]
-            if times & (times - 1) == 0:
-                self.recorder.emit(
-                    GraphsAlive, old[-1][1], what="loss", alive=alive, looked=len(old), age=OLD_AFTER, made_site=old[-1][1]
-                )
+    def _look_for_kept(self) -> None:
+        for key, roots in self.roots.items():
+            self._look_alive(key, "loss", roots, _has_graph)
+        for place, outputs in self.outputs.items():
+            self._look_alive((*place, "output"), "output", outputs, _is_there)
+
+    def _look_alive(
+        self, key: tuple[Any, ...], what: str, line: deque[tuple[int, weakref.ref[Any], Site]], alive_now: Callable[[Any], bool]
+    ) -> None:
+        """Report a line nearly all of whose results of earlier iterations still have their graph."""
+        for attempt in (0, 1):
+            old = [(alive_now(ref()), site) for i, ref, site in line if self.recorder.iteration - i >= OLD_AFTER]
+            alive = sum(a for a, _ in old)
+            if len(old) < LOOKED_AT - 2 or alive < len(old) - 1:
+                return
+            if attempt == 0:
+                seen = self.alive_reported[key] = self.alive_reported[key] + 1
+                if seen & (seen - 1):
+                    return
+                gc.collect()  # a reference cycle that waits for the collector is no history
+        site = old[-1][1]
+        self.recorder.emit(GraphsAlive, site, what=what, alive=alive, looked=len(old), age=OLD_AFTER, made_site=site)
 
     # ------------------------------------------------------------------ operations
 
@@ -183,6 +206,7 @@ class _Probe:
                     )  # fmt: skip
 
     def _broadcast(self, op: Op, result: Value) -> None:
+        """Remember a matrix made from [B] and [B, 1]; whether it matters is known when a reverse pass comes from it."""
         a, b = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
         if a is None or b is None or op.name == "where":
             return
@@ -190,23 +214,23 @@ class _Probe:
         out = result.shape if op.name in _ARITHMETIC else torch.broadcast_shapes(left, right) if op.name in _PAIRWISE else left
         if left == right or not _outer(left, right, tuple(out)):
             return
-        key = op.site.key()
-        self.broadcasts[key] += 1
-        seen = self.broadcasts[key]
-        if seen > 4 and seen & (seen - 1):
-            return
-        self.recorder.emit(
-            Broadcast, op.site, op=op.name, left=left, right=right, out=tuple(out), has_graph=a.graph or b.graph,
-            explicit=op.name in _ARITHMETIC and self._explicit(op, a, b), left_site=a.op.site if a.op else NOWHERE,
-            right_site=b.op.site if b.op else NOWHERE,
-        )  # fmt: skip
+        if len(self.wide) >= MAX_WIDE:
+            self.wide = {t: w for t, w in self.wide.items() if t in self.trace.values}
+            if len(self.wide) >= MAX_WIDE:
+                return
+        self.wide[result.token] = Wide(op, a, b, tuple(out))
 
-    def _explicit(self, op: Op, a: Value, b: Value) -> bool:
-        for value in (a, b):
-            made = value.op
-            if made is not None and made.name in EXPLICIT_SHAPES and made.site.key() == op.site.key():
-                return True
-        return _terms._strip(self.trace, a.token)[0] == _terms._strip(self.trace, b.token)[0]
+    def _reached_by(self, root: torch.Tensor) -> None:
+        """Record the broadcasts from which this loss was computed elementwise."""
+        for wide, deliberate in reached(self.trace, self.recorder, self.trace.value_of(root).token, self.wide):
+            op, a, b = wide.op, wide.left, wide.right
+            seen = self.broadcasts[op.site.key()] = self.broadcasts[op.site.key()] + 1
+            if seen > 4 and seen & (seen - 1):
+                continue
+            self.recorder.emit(
+                Broadcast, op.site, op=op.name, left=a.shape, right=b.shape, out=wide.out, has_graph=a.graph or b.graph,
+                explicit=deliberate, left_site=a.op.site if a.op else NOWHERE, right_site=b.op.site if b.op else NOWHERE,
+            )  # fmt: skip
 
     # ------------------------------------------------------------------ non-finite values
 
@@ -244,6 +268,14 @@ class _Probe:
         if not math.isfinite(total) and not all(bool(torch.isfinite(g).all()) for g in dense):
             self.session.first_non_finite("gradient", site)
             self.recorder.suspicious()
+
+
+def _has_graph(tensor: Any) -> bool:
+    return tensor is not None and tensor.grad_fn is not None
+
+
+def _is_there(mark: Any) -> bool:
+    return mark is not None
 
 
 def _outer(left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]) -> bool:

@@ -1,0 +1,110 @@
+"""Which accidental looking broadcasts a loss was computed from, elementwise, and which of them were meant.
+
+A [B] against a [B, 1] gives a [B, B] matrix.  In a loss that is a mistake, unless somebody asked for a matrix: an
+operand was reshaped for it, the matrix meets a genuine [B, B] matrix (a mask, a Gram matrix), or it is reduced along
+one axis after a reshape.  Inside a model, and below matrix products and softmaxes, matrices are ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from gradledger.ledger import _terms
+from gradledger.ledger._naming import EXPLICIT_SHAPES
+from gradledger.ledger._recorder import Recorder
+from gradledger.ledger._trace import Op, Trace, Value
+
+MAX_VISITS = 600
+_OPAQUE = frozenset(
+    {
+        "matmul", "mm", "bmm", "linear", "addmm", "baddbmm", "einsum", "embedding", "conv1d", "conv2d", "conv3d",
+        "cdist", "outer", "scaled_dot_product_attention", "softmax", "log_softmax", "logsumexp", "cumsum", "sort", "topk",
+        "pdist", "cross_entropy", "nll_loss", "multi_head_attention_forward", "layer_norm", "batch_norm", "tensordot",
+        "bilinear", "autograd_grad",
+    }
+)  # fmt: skip
+_MEETS = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where", "min", "max", "masked_fill"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A broadcast of [B] against [B, 1]: the operation, its operands, the shape they span."""
+
+    op: Op
+    left: Value
+    right: Value
+    out: tuple[int, ...]
+
+
+def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) -> Iterator[tuple[Wide, bool]]:
+    """Broadcasts below `root`, each once, and whether they were meant."""
+    # token; was it reduced along an axis further up; did it meet a genuine matrix there
+    stack: list[tuple[int, bool, bool]] = [(root, False, False)]
+    seen: set[int] = set()
+    while stack and len(seen) < MAX_VISITS:
+        token, by_axis, matrix = stack.pop()
+        value = trace.values.get(token)
+        if token in seen or value is None or value.op is None or _is_model(recorder, value):
+            continue
+        seen.add(token)
+        op = value.op
+        found = wide.get(token)
+        if found is not None:
+            yield found, matrix or _asked_for(trace, found, by_axis)
+            continue
+        if op.name in _OPAQUE:
+            continue
+        inputs = [v for t in op.ins if (v := trace.values.get(t)) is not None]
+        by_axis = by_axis or (len(inputs) == 1 and prod(value.shape) > 1 and len(value.shape) < len(inputs[0].shape))
+        squares = [v for v in inputs if _is_square(v.shape)] if op.name in _MEETS else []
+        genuine = len(squares) > 1 and any(not _holds(trace, v.token, wide) for v in squares)
+        stack.extend((t, by_axis, matrix or genuine) for t in op.ins)
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] == shape[1] > 1
+
+
+def _is_model(recorder: Recorder, value: Value) -> bool:
+    """The output of a module with parameters (a loss module has none)."""
+    module = recorder.modules.get(value.call.module) if value.call is not None else None
+    return module is not None and next(module.parameters(), None) is not None
+
+
+def _holds(trace: Trace, token: int, wide: dict[int, Wide]) -> bool:
+    """Whether a value comes from one of the broadcasts by way of squares."""
+    queue, seen = [token], {token}
+    while queue and len(seen) < 64:
+        token = queue.pop()
+        if token in wide:
+            return True
+        value = trace.values.get(token)
+        if value is None or value.op is None:
+            continue
+        for t in value.op.ins:
+            below = trace.values.get(t)
+            if t not in seen and below is not None and _is_square(below.shape):
+                seen.add(t)
+                queue.append(t)
+    return False
+
+
+def _asked_for(trace: Trace, found: Wide, by_axis: bool) -> bool:
+    """Whether an operand was given its shape for this broadcast, or both operands are one tensor."""
+    for value in (found.left, found.right):
+        made = value.op
+        if made is None or made.name not in EXPLICIT_SHAPES:
+            continue
+        reshaped = made.name != "getitem" or len(value.shape) > len(_first_shape(trace, made))
+        if reshaped and (value.graph or by_axis or made.site.key() == found.op.site.key()):
+            return True
+    return _terms._strip(trace, found.left.token)[0] == _terms._strip(trace, found.right.token)[0]
+
+
+def _first_shape(trace: Trace, op: Op) -> tuple[int, ...]:
+    value = trace.values.get(op.ins[0]) if op.ins else None
+    return value.shape if value is not None else ()
