@@ -71,5 +71,6 @@ def watching(*probes: ModuleType) -> Iterator[Watched]:
 def here() -> int:
     """The line of the caller."""
     frame = inspect.currentframe()
-    assert frame is not None and frame.f_back is not None
+    assert frame is not None
+    assert frame.f_back is not None
     return frame.f_back.f_lineno

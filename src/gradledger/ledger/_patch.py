@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 class Nest(threading.local):
-    """Functions observed with one nest: a call made inside another of them is torch's doing, and is passed on unseen."""
+    """For functions observed together: a call made inside another of them is torch's doing, and is passed on unseen."""
 
     inside = False
 
