@@ -18,18 +18,25 @@ LOADERS_KEPT = 64
 
 @dataclass(slots=True)
 class Passes:
-    """Passes over one loader in which an optimizer stepped, and its steps in them."""
+    """Passes over one loader in which an optimizer stepped.  All by the numbers that the events carry, so that a record
+    in which repeated iterations were left out gives the same.  `first`, `last`: numbers of passes; `began`: the index of
+    the first step in the pass under way; `most`: steps in the longest pass."""
 
-    passes: int = 0
+    first: int
+    last: int
+    began: int
+    most: int = 1
     steps: int = 0
-    last_pass: int = -1
-    most: int = 0
-    here: int = 0
+
+    @property
+    def passes(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
 
 
 @dataclass(slots=True)
 class Schedule:
-    """One scheduler.  `ones`, `mores`, `zeros`: calls after the first that had one, several or no optimizer steps since the
+    """One scheduler.  `ones`, `mores`, `zeros`: calls after the first with one, several or no optimizer steps since the
     call before; `rates`: (call, rate of the first group), thinned by `stride`; `optimizer_steps`: at the latest call;
     `loaders`: by loader the passes while it was in use; `negative`: the first call that gave a rate below zero."""
 
@@ -39,7 +46,7 @@ class Schedule:
     ones: int = 0
     mores: int = 0
     zeros: int = 0
-    first_gap: int = 0
+    seen: int = 0
     optimizer_steps: int = 0
     steps_at_making: int = 0
     iteration: int = 0
@@ -98,27 +105,25 @@ class Schedule:
 
 @dataclass(slots=True)
 class State:
-    """Schedules by scheduler; the loader pass under way, and how many have begun."""
+    """Schedules by scheduler; the loader pass under way."""
 
     schedules: dict[int, Schedule] = field(default_factory=dict)
-    loader: int | None = None
-    passes: int = 0
+    begun: ev.LoaderEpoch | None = None
 
 
 def update(state: State, event: ev.Event, world: World) -> None:
     """Take in one event of `LISTENS`."""
     if isinstance(event, ev.Step):
-        if state.loader is not None:
+        if state.begun is not None:
             for schedule in state.schedules.values():
                 if schedule.made.optimizer == event.optimizer:
-                    _count_pass(schedule, state.loader, state.passes)
+                    _count_pass(schedule, state.begun, event)
     elif isinstance(event, ev.SchedulerStep):
-        schedule = state.schedules.get(event.scheduler)
-        if schedule is not None:
-            _called(schedule, event)
+        stepped = state.schedules.get(event.scheduler)
+        if stepped is not None:
+            _called(stepped, event)
     elif isinstance(event, ev.LoaderEpoch):
-        state.loader = event.loader
-        state.passes += 1
+        state.begun = event
     elif isinstance(event, ev.SchedulerMade):
         steps = world.optimizer(event.optimizer).steps
         rate = event.lrs[0] if event.lrs else 0.0
@@ -127,33 +132,36 @@ def update(state: State, event: ev.Event, world: World) -> None:
         )
 
 
-def _count_pass(schedule: Schedule, loader: int, number: int) -> None:
-    passes = schedule.loaders.get(loader)
+def _count_pass(schedule: Schedule, begun: ev.LoaderEpoch, step: ev.Step) -> None:
+    passes = schedule.loaders.get(begun.loader)
     if passes is None:
-        if len(schedule.loaders) >= LOADERS_KEPT:
-            return
-        passes = schedule.loaders[loader] = Passes()
-    if passes.last_pass != number:
-        passes.last_pass, passes.here = number, 0
-        passes.passes += 1
+        if len(schedule.loaders) < LOADERS_KEPT:
+            schedule.loaders[begun.loader] = Passes(begun.epoch, begun.epoch, step.index)
+        return
     passes.steps += 1
-    passes.here += 1
-    passes.most = max(passes.most, passes.here)
+    if begun.epoch == passes.last:
+        passes.most = max(passes.most, step.index - passes.began + 1)
+    else:
+        if begun.epoch == passes.last + 1 and len(schedule.loaders) == 1:
+            passes.most = max(passes.most, step.index - passes.began)
+        passes.last, passes.began = begun.epoch, step.index
 
 
 def _called(schedule: Schedule, event: ev.SchedulerStep) -> None:
-    gap = event.optimizer_steps - schedule.optimizer_steps
+    steps = event.optimizer_steps - schedule.optimizer_steps
+    calls = event.index + 1 - schedule.calls
+    if calls <= 0:
+        return
     if schedule.calls == 0:
-        schedule.iteration, schedule.first_gap = event.iteration, gap
-        schedule.site = event.site
-    elif gap == 1:
-        schedule.ones += 1
-    elif gap > 1:
-        schedule.mores += 1
+        schedule.iteration, schedule.site = event.iteration, event.site
+    elif steps == calls:
+        schedule.ones += calls
+    elif steps > calls:
+        schedule.mores += calls
     else:
-        schedule.zeros += 1
+        schedule.zeros += calls
     schedule.optimizer_steps = event.optimizer_steps
-    schedule.calls += 1
+    schedule.calls = event.index + 1
     if not event.lrs:
         return
     rate = event.lrs[0]
@@ -161,7 +169,8 @@ def _called(schedule: Schedule, event: ev.SchedulerStep) -> None:
     schedule.peak = max(schedule.peak, rate)
     if rate < 0 and schedule.negative is None:
         schedule.negative = schedule.calls
-    if schedule.calls % schedule.stride == 0:
+    schedule.seen += 1
+    if schedule.seen % schedule.stride == 0:
         schedule.rates.append((schedule.calls, rate))
         if len(schedule.rates) > RATES_KEPT:
             schedule.rates = schedule.rates[1::2]

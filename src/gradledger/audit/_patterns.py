@@ -1,0 +1,210 @@
+"""Loops that freeze or unfreeze parameters by their names, read from the user's source.
+
+For each statement in such a loop that sets `requires_grad`: the test on the name that guards it, and whether that test
+can have been meant to match nothing (an empty list, a switch that is off, a value that the text does not show).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._loops import calls_at, enclosing_function, meanings
+from gradledger.core.site import Site
+
+_WALKS = frozenset({"named_parameters", "parameters"})
+_HELPERS = frozenset(dir(builtins)) | {"re", "fnmatch", "regex"}
+_DEPTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FlagStatement:
+    """One statement of a loop body that sets `requires_grad`.  `line`: its line; `test`: the condition on the name in
+    words of the program, "" when it is not guarded; `test_line`; `sure`: the test only asks for names that the program
+    spells out, so that "never true" is no choice of a configuration; `by_value`: the name test is the value that is set
+    (`p.requires_grad = "head" in name`); `negated`: that value is true for every name when the pattern matches none."""
+
+    line: int
+    test: str
+    test_line: int
+    sure: bool
+    by_value: bool = False
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlagLoop:
+    """A loop over parameters whose body sets `requires_grad`.  `last`: its last line."""
+
+    line: int
+    last: int
+    statements: tuple[FlagStatement, ...]
+
+
+def flag_loop(site: Site) -> FlagLoop | None:
+    """The loop whose head is on the line, if it walks parameters and sets `requires_grad`."""
+    tree = parsed(site.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.For) and node.lineno <= site.line <= (node.iter.end_lineno or node.lineno):
+            if not _walks_parameters(node.iter):
+                continue
+            statements = tuple(_statements(node, site))
+            return FlagLoop(node.lineno, node.end_lineno or node.lineno, statements) if statements else None
+    return None
+
+
+def _walks_parameters(over: ast.expr) -> bool:
+    return any(isinstance(n, ast.Call) and last_name(n.func) in _WALKS for n in ast.walk(over))
+
+
+def _statements(loop: ast.For, site: Site) -> Iterator[FlagStatement]:
+    bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for tests, statement in _guarded(loop.body, ()):
+        value = _flag_value(statement)
+        if value is None:
+            continue
+        if tests:
+            test = tests[-1]
+            sure = all(_spelled_out(t, bound, site) for t in tests) and any(_asks_name(t, bound) for t in tests)
+            yield FlagStatement(statement.lineno, ast.unparse(test), test.lineno, sure)
+        elif not isinstance(value, ast.Constant) and _asks_name(value, bound):
+            negated = isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
+            negated = negated or (isinstance(value, ast.Compare) and isinstance(value.ops[0], (ast.NotIn, ast.NotEq)))
+            inner = value.operand if isinstance(value, ast.UnaryOp) else value
+            sure = _spelled_out(inner, bound, site, negated=negated)
+            yield FlagStatement(statement.lineno, ast.unparse(value), statement.lineno, sure, True, negated)
+        else:
+            yield FlagStatement(statement.lineno, "", statement.lineno, False)
+
+
+def _guarded(body: list[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[tuple[tuple[ast.expr, ...], ast.stmt]]:
+    """(tests that must hold, statement); statements of an `else` are left out: they run when the pattern fails."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _guarded(statement.body, (*tests, statement.test))
+            if len(statement.orelse) == 1 and isinstance(statement.orelse[0], ast.If):
+                yield from _guarded(statement.orelse, tests)
+        elif isinstance(statement, (ast.With, ast.Try)):
+            yield from _guarded(statement.body, tests)
+        elif isinstance(statement, (ast.Assign, ast.Expr, ast.AugAssign)):
+            yield tests, statement
+
+
+def _flag_value(statement: ast.stmt) -> ast.expr | None:
+    """What a statement sets `requires_grad` to; None when it does not."""
+    if isinstance(statement, ast.Assign):
+        if any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in statement.targets):
+            return statement.value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if last_name(call.func) == "requires_grad_":
+            return call.args[0] if call.args else ast.Constant(True)
+    return None
+
+
+def _asks_name(test: ast.expr, bound: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in bound for n in ast.walk(test))
+
+
+def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = False) -> bool:
+    """Whether the test is a positive one on the loop's names, against text that the program spells out."""
+    if isinstance(test, ast.BoolOp):
+        return all(_spelled_out(v, bound, site, negated) for v in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return False
+    if isinstance(test, ast.Compare) and not negated:
+        if any(isinstance(op, (ast.NotIn, ast.NotEq, ast.IsNot)) for op in test.ops):
+            return False
+    inner = {
+        n.id
+        for c in ast.walk(test)
+        if isinstance(c, ast.comprehension)
+        for n in ast.walk(c.target)
+        if isinstance(n, ast.Name)
+    }
+    for name in _free_names(test):
+        root = name.id if isinstance(name, ast.Name) else ""
+        if root in bound or root in inner or root in _HELPERS:
+            continue
+        if not _non_empty(name, site, _DEPTH):
+            return False
+    return all(_filled(n) for n in ast.walk(test) if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Constant)))
+
+
+def _free_names(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    """Names and dotted names that are read; `name.startswith` counts as `name`, `args.prefix` as itself."""
+    queue: list[ast.AST] = [test]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            queue += [node.func.value, *node.args, *(k.value for k in node.keywords)]
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            yield node
+        else:
+            queue += ast.iter_child_nodes(node)
+
+
+def _filled(node: ast.AST) -> bool:
+    """A literal that can match something: not "", not (), not None or False."""
+    if isinstance(node, ast.Constant):
+        return bool(node.value) or isinstance(node.value, int)
+    return bool(node.elts) if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else False
+
+
+def _non_empty(name: ast.Name | ast.Attribute, site: Site, depth: int) -> bool:
+    """Whether every value that the text gives to the name is a literal that can match something."""
+    if depth == 0:
+        return False
+    word = last_name(name)
+    function = enclosing_function(site.file, site.line)
+    if function is not None and isinstance(name, ast.Name):
+        arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        if word in arguments and site.callers:
+            return _passed_non_empty(function.name, arguments, word, site, depth)
+    values = [*meanings(site.file, word), *_looped(site.file, word)]
+    return bool(values) and all(_literal(v, site, depth) for v in values)
+
+
+def _literal(value: ast.expr, site: Site, depth: int) -> bool:
+    if isinstance(value, (ast.Constant, ast.Tuple, ast.List, ast.Set)):
+        return _filled(value) and not (isinstance(value, ast.Constant) and value.value is False)
+    if isinstance(value, ast.JoinedStr):
+        return True
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return _literal(value.left, site, depth) or _literal(value.right, site, depth)
+    if isinstance(value, (ast.Name, ast.Attribute)):
+        return _non_empty(value, site, depth - 1)
+    return False
+
+
+def _looped(file: str, word: str) -> Iterator[ast.expr]:
+    """Elements of the literals that a loop variable of that name walks."""
+    tree = parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if (
+            isinstance(node, ast.For)
+            and last_name(node.target) == word
+            and isinstance(node.iter, (ast.Tuple, ast.List))
+        ):
+            yield from node.iter.elts
+
+
+def _passed_non_empty(function: str, arguments: list[str], word: str, site: Site, depth: int) -> bool:
+    """Whether the call that led here passes a literal that can match something."""
+    caller = site.callers[0]
+    above = Site(caller.file, caller.line, caller.function, callers=site.callers[1:])
+    position = arguments.index(word) - (1 if arguments and arguments[0] in ("self", "cls") else 0)
+    for call in calls_at(caller.file, caller.line):
+        if last_name(call.func) != function:
+            continue
+        given = next((k.value for k in call.keywords if k.arg == word), None)
+        if given is None and len(call.args) > position >= 0:
+            given = call.args[position]
+        if given is None:
+            values = meanings(site.file, word)
+            return bool(values) and all(_literal(v, site, depth) for v in values)
+        return _literal(given, above, depth)
+    return False

@@ -1,0 +1,185 @@
+"""# State is kept in a plain tensor attribute
+
+## What it is
+A tensor that the forward needs and that does not come from the constructor (statistics of the training data, a running
+average, a random projection) hangs on the module as an ordinary attribute.  It is neither parameter nor buffer:
+`state_dict()` does not save it, `.to()` does not move it.
+
+## Why it matters
+The reloaded model is another model.  It standardises with the values of its constructor and gives other outputs,
+without any message: all keys matched.
+
+## How it is found
+At `load_state_dict`, plain tensors of the module that gave the state and of the module that took it are compared: all
+registered tensors agree and such an attribute differs (error).  Or the state was written to a file without an attribute
+that was set once, outside of constructor and forward (warning).
+
+## Near misses
+- Constants that the constructor makes again, with the same values.
+- Caches and hidden state that the forward itself replaces.
+- Noise that is drawn anew all the time.
+
+## Fix
+`self.register_buffer("mean", torch.zeros(d))`, and `self.mean.copy_(...)` where it is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, FileTouched, PlainAttribute, PlainAttributes, StateLoaded, StateTaken
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "M2",
+    "state-in-plain-attribute",
+    "modules",
+    "A tensor that forward needs is neither buffer nor parameter: a reload silently loses it.",
+)
+LISTENS = (PlainAttributes, StateTaken, StateLoaded, FileTouched)
+OFTEN = 4  # values seen one after the other: drawn or updated all the time
+KEPT = 4096
+
+
+@dataclass(slots=True)
+class Attribute:
+    """One plain attribute of one module.  `values`: how many different tensors it was seen to hold; `set_at`: the
+    latest line outside of `__init__` that made one; `made_at`: the first line."""
+
+    latest: PlainAttribute
+    made_at: Site
+    set_at: Site = NOWHERE
+    values: int = 1
+    in_forward: bool = False
+
+
+@dataclass(slots=True)
+class State:
+    """By (module, name); loads whose plain attributes differ; states taken without one; lines that wrote files."""
+
+    attributes: dict[tuple[int, str], Attribute] = field(default_factory=dict)
+    differing: list[StateLoaded] = field(default_factory=list)
+    taken: dict[int, StateTaken] = field(default_factory=dict)
+    saved: list[FileTouched] = field(default_factory=list)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, PlainAttributes):
+        for attribute in event.attributes:
+            if attribute.kind in ("tensor", "tensors") and attribute.floating and len(state.attributes) < KEPT:
+                _see(state, event.module, attribute)
+    elif isinstance(event, StateLoaded):
+        if event.owner == "module" and event.plain_differ and len(state.differing) < KEPT:
+            state.differing.append(event)
+    elif isinstance(event, StateTaken):
+        if event.owner == "module" and event.missing and (event.ident in state.taken or len(state.taken) < KEPT):
+            state.taken[event.ident] = event
+    elif isinstance(event, FileTouched) and event.method == "save" and "module" in event.what:
+        if len(state.saved) < KEPT:
+            state.saved.append(event)
+
+
+def _see(state: State, module: int, attribute: PlainAttribute) -> None:
+    outside = attribute.made_site.file and not attribute.made_in_init and not attribute.made_in_forward
+    known = state.attributes.get((module, attribute.name))
+    if known is None:
+        known = state.attributes[module, attribute.name] = Attribute(attribute, attribute.made_site)
+    elif known.latest.tensors != attribute.tensors:
+        known.values += 1
+        known.latest = attribute
+    if outside:
+        known.set_at = attribute.made_site
+    known.in_forward = known.in_forward or attribute.made_in_forward
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found: dict[tuple[str, tuple[str, int]], Finding] = {}
+    for finding in (*_lost_on_reload(state, world), *_left_out(state, world)):
+        found.setdefault((finding.subject.rpartition(".")[2], finding.site.key()), finding)
+    return list(found.values())
+
+
+def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
+    for load in state.differing:
+        for path in load.plain_differ:
+            taken = _find(state, load.origin_ident, path, world)
+            given = _find(state, load.ident, path, world)
+            source = taken or given
+            if source is None or source.in_forward or (given is not None and (given.in_forward or given.set_at.file)):
+                continue  # made anew by forward, or set again on the loaded module as well
+            name = path.rpartition(".")[2]
+            site = next((s for s in (source.set_at, source.made_at) if s.file), load.site)
+            saved = state.saved[-1].site if state.saved else NOWHERE
+            state_taken = state.taken.get(load.origin_ident) if load.origin_ident is not None else None
+            out = state_taken.site if state_taken is not None else NOWHERE
+            yield Finding(
+                "M2",
+                "error",
+                site,
+                f"`{path}` is a plain tensor: the state loaded on line {load.site.line} does not carry it, and after "
+                f"the load its values differ from those of the model that was saved, although every key matched.",
+                f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) where it is set',
+                related=distinct(site, (source.made_at, load.site, out, saved)),
+                evidence={
+                    "attribute": path,
+                    "shape": list(source.latest.shape),
+                    "keys_matched": load.matched,
+                    "registered": False,
+                    "differs_after_load": True,
+                },
+                subject=path,
+                iteration=load.iteration,
+            )
+
+
+def _left_out(state: State, world: World) -> Iterator[Finding]:
+    """Saved to a file without it; nothing was loaded in this run."""
+    if not state.saved or state.differing:
+        return
+    for ident, taken in state.taken.items():
+        for path in taken.missing:
+            known = _find(state, ident, path, world)
+            if known is None or known.in_forward or not known.set_at.file or known.values >= OFTEN:
+                continue
+            if known.latest.requires_grad or not world.trained_module(world.root(ident)):
+                continue
+            name = path.rpartition(".")[2]
+            yield Finding(
+                "M2",
+                "warning",
+                known.set_at,
+                f"`{path}` is set here from outside the constructor and is a plain tensor: the state written on line "
+                f"{state.saved[-1].site.line} does not carry it, so a reload gives another model.",
+                f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) here',
+                related=distinct(known.set_at, (known.made_at, taken.site, state.saved[-1].site)),
+                evidence={"attribute": path, "shape": list(known.latest.shape), "registered": False},
+                confidence="likely",
+                subject=path,
+                iteration=taken.iteration,
+            )
+
+
+def _find(state: State, root: int | None, path: str, world: World) -> Attribute | None:
+    """The attribute at a dotted path below a module."""
+    if root is None:
+        return None
+    module = root
+    *above, name = path.split(".")
+    for part in above:
+        child = world.module(module).children.get(part)
+        if child is None:
+            return None
+        module = child
+    return state.attributes.get((module, name))
+
+
+def not_checked(state: State, world: World) -> str | None:
+    return None if state.taken or state.differing or state.saved else "no module's state was saved or loaded"

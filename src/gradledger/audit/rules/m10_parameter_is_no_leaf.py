@@ -1,0 +1,136 @@
+"""# A "parameter" that is the result of an operation
+
+## What it is
+`self.offset = nn.Parameter(x).to(dtype)` or `nn.Parameter(x) * 0.1`: the result of the conversion or of the arithmetic
+is an ordinary tensor with a history.  It is not registered, and the Parameter inside it is known to nobody.
+
+## Why it matters
+The gradient goes to the hidden Parameter, which no optimizer holds; the value that forward uses was computed once and
+never changes.  If the operation kept its inputs, the second backward raises.
+
+## How it is found
+A plain attribute of a called module that requires grad, is no leaf, was made from a single Parameter outside of
+forward, and stays the same tensor while reverse passes go through it.
+
+## Near misses
+- Values derived in forward, anew for each call; weight_norm and parametrizations do so in a hook.
+- Views of a registered parameter, such as its transpose: they follow it.
+
+## Fix
+Convert first, wrap last: `nn.Parameter(x.to(dtype))`, `nn.Parameter(x * 0.1)`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Event, PlainAttribute, PlainAttributes
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "M10",
+    "parameter-is-no-leaf",
+    "modules",
+    "A Parameter was converted or multiplied before it was assigned: the attribute is a computed tensor.",
+)
+LISTENS = (PlainAttributes, Backward)
+KEPT = 4096
+HOOKED = ("_orig", "_g", "_v")  # beside these a hook computes the attribute anew in each call
+
+_WRAPPED = re.compile(r"^(self\.\w+)\s*=\s*(?:torch\.)?nn\.Parameter\((.*)\)(\s*[.*/+-].*)$")
+
+
+@dataclass(slots=True)
+class Kept:
+    """One attribute: its first and latest form, how many tensors it held, reverse passes since the first."""
+
+    first: PlainAttribute
+    latest: PlainAttribute
+    iteration: int
+    values: int = 1
+    backwards: int = 0
+    last_iteration: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    kept: dict[tuple[int, str], Kept] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Backward):
+        for kept in state.kept.values():
+            kept.backwards += 1
+            kept.last_iteration = event.iteration
+        return
+    assert isinstance(event, PlainAttributes)
+    for attribute in event.attributes:
+        key = (event.module, attribute.name)
+        known = state.kept.get(key)
+        if known is not None:
+            known.values += known.latest.tensors != attribute.tensors
+            known.latest = attribute
+        elif _suspect(attribute) and len(state.kept) < KEPT:
+            state.kept[key] = Kept(attribute, attribute, event.iteration)
+
+
+def _suspect(attribute: PlainAttribute) -> bool:
+    return (
+        attribute.kind in ("tensor", "tensors")
+        and attribute.made_from_parameter
+        and attribute.requires_grad
+        and not attribute.is_leaf
+        and not attribute.made_in_forward
+    )
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    raised = world.ended is not None and "backward through the graph a second time" in world.ended.message
+    findings = []
+    for (module, name), kept in state.kept.items():
+        if kept.values > 1 or kept.latest.made_in_forward or kept.backwards < (1 if raised else 2):
+            continue
+        registered = world.module(module).tensors
+        if any(f"{name}{ending}" in registered for ending in HOOKED):
+            continue
+        full = f"{world.module_name(module)}.{name}"
+        site = next((s for s in (kept.first.made_site, world.module(module).site) if s.file), NOWHERE)
+        built = [o for o in world.optimizers.values() if o.steps > 0]
+        then = " and the second backward raised" if raised else ", its value never changes"
+        findings.append(
+            Finding(
+                "M10",
+                "error",
+                site,
+                f"`{full}` is the result of an operation on a Parameter, not a Parameter: it is not registered, no "
+                f"optimizer holds it{then} ({times(kept.backwards, 'reverse pass')}).",
+                _fix(site, name, world),
+                related=distinct(site, (built[0].site if built else NOWHERE,)),
+                evidence={
+                    "attribute": full,
+                    "shape": list(kept.first.shape),
+                    "is_leaf": False,
+                    "registered": False,
+                    "reverse_passes": kept.backwards,
+                },
+                count=max(kept.backwards, 1),
+                subject=full,
+                iteration=kept.iteration,
+            )
+        )
+    return findings
+
+
+def _fix(site: Site, name: str, world: World) -> str:
+    match = _WRAPPED.match(world.source(site).split("  #")[0].rstrip())
+    if match is None or match[2].count("(") != match[2].count(")"):
+        return f"self.{name} = nn.Parameter(...): convert first, wrap last"
+    return f"{match[1]} = nn.Parameter({match[2]}{match[3]})"

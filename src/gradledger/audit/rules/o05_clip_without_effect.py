@@ -1,0 +1,297 @@
+"""# Gradient clipping that clips nothing, or the wrong thing
+
+## What it is
+`clip_grad_norm_` or `clip_grad_value_` runs before the gradients are filled, after the step has used them, over other
+parameters than those that are stepped, over an iterator that is already empty, or while the gradients still carry the
+scale of a GradScaler.
+
+## Why it matters
+The update that the limit was meant to bound goes through unclipped (or, with a loss scale, almost every update is
+clipped to nothing).  The program says that gradients are bounded, and they are not.
+
+## How it is found
+Each call is compared with what stands in the gradients at that moment, and with what the next optimizer step uses:
+fills that no step has used yet must be there, in tensors that this step holds.  A finding needs every call (or nearly
+every one) from that line to fail.
+
+## Near misses
+- Clipping per module, some of which have no gradient in some iterations.
+- A norm that is only measured: a limit of infinity.
+- Gradients that the program wrote itself.
+
+## Fix
+`backward()`, then (with a scaler) `scaler.unscale_(optimizer)`, then the clip, then the step; parameters in a list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradledger.audit import _iterators
+from gradledger.audit._cycle import optimizer_word
+from gradledger.audit._phrases import distinct, number, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core import events as ev
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "O5",
+    "clip-without-effect",
+    "optimizers and schedulers",
+    "Gradients are clipped before they are filled, after they were used, in other parameters, or while still scaled.",
+)
+LISTENS = (ev.Clip, ev.Step, ev.Backward, ev.ExhaustedIterator)
+LINES_KEPT = 256
+ENOUGH = 3  # calls that must have touched nothing before parameters are called wrong
+
+
+@dataclass(slots=True)
+class Open:
+    """The latest call from one line, until the next one.  `filled_after`: a reverse pass wrote gradients since; `used`:
+    a step held some of its tensors; `stepped`: a step used gradients that stood before the call."""
+
+    event: ev.Clip
+    filled_after: bool = False
+    used: bool = False
+    stepped: bool = False
+
+
+@dataclass(slots=True)
+class Line:
+    """Calls from one line by outcome."""
+
+    site: Site
+    limit: float
+    iteration: int
+    calls: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    scale: float | None = None
+    largest: float = 0.0
+    open: Open | None = None
+    step: Site = NOWHERE
+    fill: Site = NOWHERE
+    tensors: tuple[int, ...] = ()
+
+    def count(self, outcome: str) -> int:
+        """Calls with this outcome."""
+        return self.outcomes.get(outcome, 0)
+
+    def all_but_few(self, outcome: str) -> bool:
+        """Two calls at least, and nine of ten."""
+        return self.count(outcome) >= 2 and self.count(outcome) >= 0.9 * self.calls
+
+
+@dataclass(slots=True)
+class State:
+    """By line of the clip; exhausted iterators by function and argument; the latest reverse pass that filled."""
+
+    lines: dict[tuple[str, int], Line] = field(default_factory=dict)
+    exhausted: dict[tuple[str, str, str], list[ev.ExhaustedIterator]] = field(default_factory=dict)
+    fill: Site = NOWHERE
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: ev.Event, world: World) -> None:
+    if isinstance(event, ev.Backward):
+        if event.method == "backward" and event.leaves:
+            state.fill = event.site
+            for line in state.lines.values():
+                if line.open is not None:
+                    line.open.filled_after = True
+    elif isinstance(event, ev.Step):
+        for line in state.lines.values():
+            if line.open is not None:
+                _stepped(line, line.open, event)
+    elif isinstance(event, ev.Clip):
+        if math.isfinite(event.limit):
+            _clipped(state, event)
+    elif isinstance(event, ev.ExhaustedIterator):
+        kept = state.exhausted.setdefault((event.site.file, event.function, event.name), [])
+        if len(kept) < 2 and len(state.exhausted) < LINES_KEPT:
+            kept.append(event)
+
+
+def _clipped(state: State, event: ev.Clip) -> None:
+    line = state.lines.get(event.site.key())
+    if line is None:
+        if len(state.lines) >= LINES_KEPT:
+            return
+        line = state.lines[event.site.key()] = Line(event.site, event.limit, event.iteration)
+    _close(line)
+    line.calls += 1
+    line.open = Open(event)
+    line.fill = state.fill
+    line.scale = event.scale if event.scaled else line.scale
+    line.tensors = event.tensors or line.tensors
+    if event.total_norm is not None and math.isfinite(event.total_norm):
+        line.largest = max(line.largest, event.total_norm)
+
+
+def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
+    line.step = step.site
+    touched = set(opened.event.tensors)
+    filled = [life for life in step.lives if life.grad in ("filled", "assigned") and not life.frozen]
+    if any(touched.intersection(life.tensors) for life in filled):
+        opened.used = True
+    elif filled and not opened.filled_after:
+        opened.stepped = True
+
+
+def _close(line: Line) -> None:
+    opened, line.open = line.open, None
+    if opened is None:
+        return
+    outcome = _outcome(opened)
+    line.outcomes[outcome] = line.outcomes.get(outcome, 0) + 1
+
+
+def _outcome(opened: Open) -> str:
+    clip = opened.event
+    stands = bool(clip.pending) or bool(clip.tensors and clip.total_norm and not clip.consumed)
+    if clip.given == 0:
+        return "nothing given" if opened.stepped or opened.filled_after else "idle"
+    if clip.scaled and clip.tensors:
+        return "scaled"
+    if clip.consumed:
+        return "after"
+    if stands:
+        return "effective" if opened.used or not opened.stepped else "elsewhere"
+    if opened.filled_after:
+        return "before"
+    return "elsewhere" if opened.stepped else "idle"
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    for line in state.lines.values():
+        _close(line)
+    findings = [f for line in state.lines.values() if (f := _judged(line, state, world)) is not None]
+    return findings + list(_by_hand(state, world))
+
+
+def _judged(line: Line, state: State, world: World) -> Finding | None:
+    limit = number(line.limit)
+    word = optimizer_word(line.step, world)
+    clip = world.source(line.site) or "clip_grad_norm_(...)"
+    related: tuple[Site, ...] = (line.fill, line.step)
+    evidence: dict[str, float | int | str | None] = {"calls": line.calls, "limit": line.limit}
+    if line.count("scaled") >= max(1, line.calls // 2):
+        evidence |= {"scaled_calls": line.count("scaled"), "scale": line.scale, "largest_norm_seen": line.largest}
+        message = (
+            f"Gradients are clipped to {limit} while they still carry the loss scale {number(line.scale)}: the limit "
+            f"that acts is {number(line.limit / line.scale) if line.scale else '?'}, in {line.count('scaled')} of "
+            f"{times(line.calls, 'call')}."
+        )
+        fix = f"scaler.unscale_({word}) on the line before {clip}"
+        return _finding(line, "error", message, fix, related, evidence, line.count("scaled"))
+    if line.all_but_few("after"):
+        evidence |= {"calls_after_step": line.count("after")}
+        message = (
+            f"The clip runs after the step that used these gradients, in {line.count('after')} of "
+            f"{times(line.calls, 'call')}: no update was ever limited to {limit}."
+        )
+        fix = f"{clip} before {word}.step()" + (f" on line {line.step.line}" if line.step.file else "")
+        return _finding(line, "error", message, fix, related, evidence, line.count("after"))
+    if line.all_but_few("before"):
+        evidence |= {"calls_before_fill": line.count("before")}
+        message = (
+            f"The clip runs before the reverse pass fills the gradients: {line.count('before')} of "
+            f"{times(line.calls, 'call')} found nothing to clip, and every update went through unlimited."
+        )
+        fix = (
+            f"{clip} after backward()"
+            + (f" on line {line.fill.line}" if line.fill.file else "")
+            + f", before {word}.step()"
+        )
+        return _finding(line, "error", message, fix, related, evidence, line.count("before"))
+    if line.count("nothing given") >= 2 and line.count("nothing given") >= line.calls - 2:
+        evidence |= {"calls_given_no_parameter": line.count("nothing given")}
+        made = _iterators.made_at(line.site, world)
+        message = (
+            f"{line.count('nothing given')} of {times(line.calls, 'call')} were given no parameter at all: the "
+            f"iterator was used up by an earlier walk, so nothing is clipped any more."
+        )
+        fix = "keep the parameters in a list: list(...)" + (f" on line {made.line}" if made.file else "")
+        return _finding(line, "error", message, fix, (made, *related), evidence, line.count("nothing given"))
+    if line.count("elsewhere") >= ENOUGH and line.count("elsewhere") == line.calls and not _others_clip(line, state):
+        evidence |= {"calls_without_a_stepped_gradient": line.count("elsewhere")}
+        message = (
+            f"None of the gradients that the step uses are among those that are clipped, in "
+            f"{times(line.calls, 'call')}: the limit {limit} acts on other parameters."
+        )
+        fix = f"clip the parameters that {word} holds"
+        return _finding(line, "error", message, fix, related, evidence, line.calls)
+    return None
+
+
+def _finding(
+    line: Line,
+    severity: str,
+    message: str,
+    fix: str,
+    related: tuple[Site, ...],
+    evidence: dict[str, float | int | str | None],
+    count: int,
+) -> Finding:
+    return Finding(
+        "O5",
+        "error" if severity == "error" else "warning",
+        line.site,
+        message,
+        fix,
+        related=distinct(line.site, related),
+        evidence=evidence,
+        count=count,
+        subject="clip",
+        iteration=line.iteration,
+    )
+
+
+def _others_clip(line: Line, state: State) -> bool:
+    """Whether another line clips what the step uses: then this one is a module that has no gradient in this run."""
+    return any(other is not line and other.count("effective") > 0 for other in state.lines.values())
+
+
+def _by_hand(state: State, world: World) -> Iterator[Finding]:
+    """Clipping written by hand over an iterator that is used up."""
+    for events in state.exhausted.values():
+        first = events[0]
+        if "grad" not in _iterators.attributes_written(first.site):
+            continue
+        caller = _iterators.caller(first.site)
+        site = next((s for s in (first.made_site, _iterators.made_at(caller, world), caller) if s.file), first.site)
+        yield Finding(
+            "O5",
+            "error",
+            site,
+            f"`{first.name}` of {first.function}() is an iterator that was used up before: the loop over it runs zero "
+            f"times and the gradients stay as they are.",
+            "keep the parameters in a list: list(...) or [p for p in model.parameters() if p.requires_grad]",
+            related=distinct(site, (caller, first.site, *_iterators.loops_over(first.site, first.name))),
+            evidence={"function": first.function, "argument": first.name, "first_iteration": first.iteration},
+            subject=first.function,
+            iteration=first.iteration,
+        )
+    for loop in _iterators.used_up_loops(world):
+        if not loop.repeated or "grad" not in loop.writes:
+            continue
+        yield Finding(
+            "O5",
+            "error",
+            loop.site,
+            f"`{loop.name}` is an iterator made once on line {loop.made.line} and walked in every iteration: from the "
+            f"second on this loop runs zero times and the gradients stay as they are.",
+            f"keep the parameters in a list: {loop.name} = list(...) on line {loop.made.line}",
+            related=distinct(loop.site, (loop.made,)),
+            evidence={"iterator": loop.name, "made_line": loop.made.line},
+            subject=loop.name,
+        )
+
+
+def not_checked(state: State, world: World) -> str | None:
+    return None if state.lines or state.exhausted else "gradients were not clipped"
