@@ -115,9 +115,9 @@ def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = Fa
         return all(_spelled_out(v, bound, site, negated) for v in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return False
-    if isinstance(test, ast.Compare) and not negated:
-        if any(isinstance(op, (ast.NotIn, ast.NotEq, ast.IsNot)) for op in test.ops):
-            return False
+    turned = isinstance(test, ast.Compare) and any(isinstance(op, (ast.NotIn, ast.NotEq, ast.IsNot)) for op in test.ops)
+    if turned and not negated:
+        return False
     inner = {
         n.id
         for c in ast.walk(test)

@@ -19,8 +19,8 @@ LOADERS_KEPT = 64
 @dataclass(slots=True)
 class Passes:
     """Passes over one loader in which an optimizer stepped.  All by the numbers that the events carry, so that a record
-    in which repeated iterations were left out gives the same.  `first`, `last`: numbers of passes; `began`: the index of
-    the first step in the pass under way; `most`: steps in the longest pass."""
+    in which repeated iterations were left out gives the same.  `first`, `last`: numbers of passes; `began`: the index
+    of the first step in the pass under way; `most`: steps in the longest pass."""
 
     first: int
     last: int

@@ -83,8 +83,7 @@ def update(state: State, event: Event, world: World) -> None:
         if event.owner == "module" and event.missing and (event.ident in state.taken or len(state.taken) < KEPT):
             state.taken[event.ident] = event
     elif isinstance(event, FileTouched) and event.method == "save" and "module" in event.what:
-        if len(state.saved) < KEPT:
-            state.saved.append(event)
+        state.saved = [*state.saved[-8:], event]
 
 
 def _see(state: State, module: int, attribute: PlainAttribute) -> None:

@@ -47,8 +47,8 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Walk:
-    """Walks from one line, called from one line.  `given`: parameters in all; `modules`; `flags`: line of a statement ->
-    values that it set (True, False)."""
+    """Walks from one line, called from one line.  `given`: parameters in all; `flags`: line of a statement -> values
+    that it set (True, False)."""
 
     site: Site
     module: int
@@ -150,8 +150,8 @@ def _used_up(state: State, world: World) -> Iterator[Finding]:
             "M11",
             "error",
             site,
-            f"`{event.name}` of {event.function}() is an iterator that was used up before: its loop runs zero times and "
-            f"requires_grad stays as it is.",
+            f"`{event.name}` of {event.function}() is an iterator that was used up before: its loop runs zero times, "
+            f"and requires_grad stays as it is.",
             "keep the parameters in a list: list(...)",
             related=distinct(site, (caller, event.site, *_iterators.loops_over(event.site, event.name))),
             evidence={"function": event.function, "argument": event.name},
@@ -167,7 +167,7 @@ def _used_up(state: State, world: World) -> Iterator[Finding]:
             "M11",
             "error",
             loop.site,
-            f"`{loop.name}` is an iterator made on line {loop.made.line} and used up before this loop: the loop runs zero "
+            f"`{loop.name}` is an iterator made on line {loop.made.line} and used up before this loop: it runs zero "
             f"times and requires_grad stays as it is.",
             f"keep the parameters in a list: {loop.name} = list(...) on line {loop.made.line}",
             related=distinct(loop.site, (loop.made,)),
