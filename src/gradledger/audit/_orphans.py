@@ -49,7 +49,7 @@ def hidden_in(tensor: int, world: World) -> tuple[int, ev.PlainAttribute] | None
         line.add(owner)
         line.update(world.ancestors(owner))
     for module in world.modules.values():
-        if module.freed or module.ident in line:
+        if module.ident in line:
             continue
         for attribute in module.plain:
             if attribute.kind in ("module", "modules") and line.intersection(attribute.modules):

@@ -48,18 +48,23 @@ CONTAINERS = ("ModuleList", "ModuleDict")
 
 @dataclass(slots=True)
 class _Watched:
-    """One optimizer.  `waiting`: tensors without any gradient so far -> the used steps before they came;
-    `known`: how many tensors its steps listed; `used`: steps that found a gradient in some tensor."""
+    """One optimizer.  `waiting`: tensors without any gradient so far -> the used steps before they came; `used`:
+    steps that found a gradient in some tensor; `last`: iteration of the latest."""
 
     waiting: dict[int, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     used: int = 0
+    last: int = 0
     step: Site = NOWHERE
 
 
 @dataclass(slots=True)
 class State:
+    """`filled`: every tensor that some reverse pass wrote a gradient into, used by a step or not."""
+
     optimizers: dict[int, _Watched] = field(default_factory=dict)
+    filled: set[int] = field(default_factory=set)
+    latest: tuple[int, ...] = ()
     cuts: dict[int, Cut] = field(default_factory=dict)
 
 
@@ -71,6 +76,9 @@ def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Step):
         _step(state.optimizers.setdefault(event.optimizer, _Watched()), event)
     elif isinstance(event, Backward):
+        if event.method == "backward" and event.leaves != state.latest:
+            state.latest = event.leaves
+            state.filled.update(t for t in event.leaves if world.holders(t))
         for term in event.terms:
             if term.cut is not None:
                 for tensor in term.depends:
@@ -87,7 +95,7 @@ def _step(watched: _Watched, event: Step) -> None:
                     watched.seen.add(tensor)
                     watched.waiting[tensor] = watched.used
     watched.used += 1
-    watched.step = event.site
+    watched.last, watched.step = event.iteration, event.site
     if not watched.waiting:
         return
     for life in event.lives:
@@ -98,11 +106,10 @@ def _step(watched: _Watched, event: Step) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     findings: list[Finding] = []
-    filled_elsewhere = _filled_elsewhere(state)
     for ident, watched in state.optimizers.items():
         silent = [
             t for t, since in watched.waiting.items()
-            if watched.used - since >= ENOUGH and t not in filled_elsewhere and not _replaced(t, world)
+            if watched.used - since >= ENOUGH and t not in state.filled and not _replaced(t, watched.last, world)
         ]  # fmt: skip
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for tensor in silent:
@@ -111,23 +118,23 @@ def finish(state: State, world: World) -> list[Finding]:
     return findings
 
 
-def _filled_elsewhere(state: State) -> set[int]:
-    """Tensors that another optimizer found with a gradient."""
-    return {t for w in state.optimizers.values() for t in w.seen if t not in w.waiting}
-
-
-def _replaced(tensor: int, world: World) -> bool:
+def _replaced(tensor: int, last: int, world: World) -> bool:
     """Whether the tensor left its model: replaced, its owners freed, or in a module that was taken out."""
     info = world.tensor(tensor)
     if not info.numel or info.replaced_by is not None:
         return True
     if not info.owners:
         return bool(info.former)
-    live = [m for m in world.owners(tensor) if not world.module(m).freed]
+    live = [m for m in world.owners(tensor) if not _freed_before(m, last, world)]
     if not live:
         return True
     roots = {world.root(m) for m in live}
     return all(world.module(r).attached_seq > 0 for r in roots)
+
+
+def _freed_before(module: int, last: int, world: World) -> bool:
+    freed = world.module(module).freed_iteration
+    return freed is not None and freed <= last
 
 
 def _top(tensor: int, silent: set[int], world: World) -> int:
