@@ -10,8 +10,8 @@ memory grows with each step until the process dies, typically hours into a run.
 
 ## How it is found
 Results of past iterations are followed by weak references.  When the results of one line are still referenced with
-their `grad_fn` many optimizer steps later, or when a running tensor adds each step's graph to the one before, the line
-that keeps them is reported with the counts.
+their graph several optimizer steps later, or when a running tensor adds each step's graph to the one before, the line
+that keeps them is reported with the counts; it is read off the source of the function.
 
 ## Near misses
 - Truncated back-propagation through time: the hidden state is detached, only one window stays.
@@ -25,9 +25,10 @@ synchronisation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit._phrases import distinct
+from gradledger.audit._stores import stores
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, GraphsAlive
@@ -72,34 +73,44 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    findings = []
-    for kept in state.kept.values():
-        event = kept.most
-        if not event.growing and event.alive < _LEAST:
-            continue
-        site = event.site if event.site.file else event.made_site
-        how = (
-            "this running value chains each step's graph to the one before"
-            if event.growing
-            else f"{event.alive} of the last {event.looked} results still carry their graph"
-        )
-        findings.append(
-            Finding(
-                "G15",
-                "warning",
-                site,
-                f"The {event.what} of line {event.made_site.line} is kept with its graph: {how}, {event.age} steps "
-                "later, so memory grows with every step.",
-                "keep the number: use .item(), or .detach() to avoid a synchronisation, on what is stored",
-                related=distinct(site, (event.made_site, kept.first.site)),
-                evidence={
-                    "alive": event.alive,
-                    "looked": event.looked,
-                    "oldest_in_steps": event.age,
-                    "running": event.growing,
-                },
-                count=event.alive,
-                iteration=kept.first.iteration,
-            )
-        )
-    return findings
+    told = [k for k in state.kept.values() if k.most.growing or k.most.alive >= _LEAST]
+    # a kept loss keeps the outputs below it: they are told only when they are all there is
+    first_hand = [k for k in told if k.most.what != "output"] or told
+    return _joined([_finding(kept) for kept in first_hand])
+
+
+def _finding(kept: _Kept) -> Finding:
+    event = kept.most
+    keeping = (event.site,) if event.growing else stores(event.made_site)
+    site = keeping[0] if keeping else event.made_site
+    how = (
+        f"it has chained each step's graph to the one before for at least {event.alive} steps"
+        if event.growing
+        else f"{event.alive} of {event.looked} results looked at still have their graph {event.age} or more steps later"
+    )
+    what = "This running value" if event.growing else f"The {event.what} of line {event.made_site.line}"
+    return Finding(
+        "G15",
+        "warning",
+        site,
+        f"{what} is kept with its graph: {how}, so memory grows with every step.",
+        "keep the number: use .item(), or .detach() to avoid a synchronisation, on what is stored",
+        related=distinct(site, (*keeping, event.made_site)),
+        evidence={"alive": event.alive, "looked": event.looked, "steps_later": event.age, "running": event.growing},
+        count=event.alive,
+        iteration=kept.first.iteration,
+    )
+
+
+def _joined(findings: list[Finding]) -> list[Finding]:
+    """A running sum and a list that keep the same loss are one fault: findings that share a line become one."""
+    kept: list[Finding] = []
+    for finding in findings:
+        for index, other in enumerate(kept):
+            if {s.key() for s in (finding.site, *finding.related)} & {s.key() for s in (other.site, *other.related)}:
+                lines = distinct(other.site, (*other.related, finding.site, *finding.related))
+                kept[index] = replace(other, related=lines)
+                break
+        else:
+            kept.append(finding)
+    return kept

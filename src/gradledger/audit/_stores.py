@@ -1,0 +1,175 @@
+"""Where the source of a program stores the tensor that a line makes or walks: `history.append(loss)`, `total += loss`.
+
+The ledger knows that a result of some line is still alive many steps later; the line to edit is the one that keeps it.
+That line is read off the source: the name that the result gets, and the statements of the same function that put this
+name, bare, into a container, a running value, an attribute or a meter; a returned name is followed to the caller.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from gradledger.audit._source import source_lines
+from gradledger.core.site import Frame, Site
+
+# Methods that keep what they are given.
+_KEEPS = frozenset(
+    {
+        "append", "appendleft", "extend", "insert", "add", "update", "put", "push", "store", "save", "log", "log_metric",
+        "log_dict", "record", "accumulate", "setdefault", "__setitem__", "track", "register", "collect",
+    }
+)  # fmt: skip
+# Calls that make a new object around a tensor and keep its graph.
+_WRAPS = frozenset({"dict", "list", "tuple", "float_list", "stack", "cat"})
+_DEPTH = 3
+
+
+@lru_cache(maxsize=64)
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("\n".join(source_lines(file)) + "\n")
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def stores(site: Site) -> tuple[Site, ...]:
+    """Lines that keep the tensor which the statement at `site` makes or walks; empty when none is recognised."""
+    found: dict[tuple[str, int], Site] = {}
+    frames = [Frame(site.file, site.line, site.function), *site.callers]
+    names: set[str] | None = None
+    for frame in frames[:_DEPTH]:
+        names, lines = _in_frame(frame, names)
+        for line in lines:
+            found.setdefault((frame.file, line), Site(frame.file, line, frame.function))
+        if not names:
+            break
+    return tuple(found.values())
+
+
+def _in_frame(frame: Frame, returned: set[str] | None) -> tuple[set[str], list[int]]:
+    """Storing lines of one function.  `returned`: None in the innermost frame; else something was returned to here.
+    Gives also the names that are returned to the next caller (empty: nothing goes on)."""
+    tree = _tree(frame.file)
+    if tree is None:
+        return set(), []
+    body = _scope(tree, frame.line)
+    statement = _statement(body, frame.line)
+    if statement is None:
+        return set(), []
+    if returned and _stores_call(statement, frame.line):
+        return set(), [statement.lineno]
+    names = _names_of(statement)
+    if not names:
+        return set(), []
+    lines = sorted({s.lineno for s in _statements(body) if _keeps(s, names)})
+    goes_on = any(
+        isinstance(s, ast.Return) and s.value is not None and _bare(s.value, names) for s in _statements(body)
+    )
+    direct = isinstance(statement, ast.Return)
+    return (names if goes_on or direct else set()), lines
+
+
+def _scope(tree: ast.Module, line: int) -> list[ast.stmt]:
+    """Body of the innermost function around `line`, or of the module."""
+    best: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef = tree
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and node.lineno <= line <= (node.end_lineno or node.lineno)
+            and (isinstance(best, ast.Module) or node.lineno >= best.lineno)
+        ):
+            best = node
+    return best.body
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement of a scope, without those of functions and classes inside it."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(statement, part, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from _statements(handler.body)
+
+
+def _statement(body: list[ast.stmt], line: int) -> ast.stmt | None:
+    """The smallest statement that covers `line`."""
+    covering = [s for s in _statements(body) if s.lineno <= line <= (s.end_lineno or s.lineno)]
+    return min(covering, key=lambda s: (s.end_lineno or s.lineno) - s.lineno, default=None)
+
+
+def _names_of(statement: ast.stmt) -> set[str]:
+    """Names that stand for the result: assigned, or the one on which `.backward()` is called."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if isinstance(statement, ast.Return):
+        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    found: set[str] = set()
+    if not isinstance(statement, ast.Expr):
+        return found
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+            found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return found
+
+
+def _keeps(statement: ast.stmt, names: set[str]) -> bool:
+    """Whether a simple statement puts one of `names`, with its graph, where it stays."""
+    if isinstance(statement, ast.AugAssign):
+        return _bare(statement.value, names) and not (
+            isinstance(statement.target, ast.Name) and statement.target.id in names
+        )
+    if isinstance(statement, ast.Assign):
+        if any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in statement.targets):
+            return _bare(statement.value, names)
+        own = {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        again = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)} & own - names
+        return bool(again) and isinstance(statement.value, (ast.BinOp, ast.List)) and _bare(statement.value, names)
+    if isinstance(statement, ast.Expr):
+        return any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _KEEPS
+            and any(_bare(a, names) for a in (*node.args, *(k.value for k in node.keywords)))
+            for node in ast.walk(statement.value)
+        )
+    return False
+
+
+def _stores_call(statement: ast.stmt, line: int) -> bool:
+    """Whether the result of a call on this line goes straight into a container: `losses.append(train_step(x))`."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.value, ast.Call)
+    if isinstance(statement, ast.Expr):
+        return any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _KEEPS
+            and any(isinstance(a, ast.Call) for a in node.args)
+            for node in ast.walk(statement.value)
+        )
+    return False
+
+
+def _bare(node: ast.AST, names: set[str]) -> bool:
+    """Whether one of `names` is in an expression as it is, not through a method, attribute or conversion."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        inner = [*node.args, *(k.value for k in node.keywords)]
+        return name in _WRAPS and any(_bare(a, names) for a in inner)
+    if isinstance(node, ast.Dict):
+        return any(_bare(v, names) for v in node.values)
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return any(_bare(e, names) for e in node.elts)
+    if isinstance(node, ast.BinOp):
+        return _bare(node.left, names) or _bare(node.right, names)
+    if isinstance(node, (ast.UnaryOp, ast.Starred)):
+        return _bare(node.operand if isinstance(node, ast.UnaryOp) else node.value, names)
+    return False
