@@ -6,8 +6,9 @@
     >>> for finding in w.findings:
     ...     print(finding.key, finding.site.line, finding.message)
 
-The rules see each fact as it is recorded, so nothing is kept for later but what they need; with `store` the facts are
-also written to a file that can be judged again.
+The rules see the facts while the block runs, so nothing is kept for later but what they need; with `store` the facts
+are also written to a file that can be judged again.  Iterations that repeat are passed on by sample (see the ledger's
+`_thin`), to the rules and to the file alike, so that both judge the same.
 """
 
 from __future__ import annotations
@@ -19,26 +20,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gradledger.audit.engine import Judge
 from gradledger.audit.render import text
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.core.errors import UsageError
-from gradledger.core.events import Event, RunEnded, RunStarted
+from gradledger.core.events import RunEnded, RunStarted
 from gradledger.core.site import NOWHERE, Frame
 
 if TYPE_CHECKING:
     from gradledger.ledger._session import Session
-
-
-class Sink(Protocol):
-    """Where events go beside the rules."""
-
-    def put(self, event: Event) -> None: ...
-
-    def close(self) -> None: ...
+    from gradledger.ledger._sink import SqliteSink, ThinSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +43,6 @@ class End:
     exception: str = ""
     message: str = ""
     frames: tuple[Frame, ...] = ()
-
-
-class _Tee:
-    """Hands each event to the rules and to the store, if there is one; a store that fails is given up."""
-
-    def __init__(self, judge: Judge, store: Sink | None) -> None:
-        self.judge, self.store = judge, store
-        self.lost = ""
-
-    def put(self, event: Event) -> None:
-        self.judge.put(event)
-        if self.store is not None:
-            try:
-                self.store.put(event)
-            except Exception as error:
-                self._give_up(error)
-
-    def close(self) -> None:
-        if self.store is not None:
-            try:
-                self.store.close()
-            except Exception as error:
-                self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        self.store = None
-        self.lost = f"the run could not be stored: {type(error).__name__}: {error}"
 
 
 class Watch:
@@ -97,8 +64,9 @@ class Watch:
         self._program, self._argv = program, tuple(argv)
         self._judge = Judge(select=select, ignore=ignore)
         self.store = store
-        self._tee: _Tee | None = None
+        self._sink: SqliteSink | ThinSink | None = None
         self._session: Session | None = None
+        self._store_problem = ""
         self._joined: Watch | None = None
         self._report: Report | None = None
         self._ended = False
@@ -123,8 +91,8 @@ class Watch:
 
         from gradledger.ledger._session import Session
 
-        self._tee = _Tee(self._judge, self._open_store())
-        session = self._session = Session.open(self._tee)
+        self._sink = self._open_sink()
+        session = self._session = Session.open(self._sink)
         session.recorder.emit(
             RunStarted,
             NOWHERE,
@@ -169,10 +137,13 @@ class Watch:
         """The judgement; within the block, the one on what happened so far."""
         if self._joined is not None:
             return self._joined.report()
+        note = self._sink.note() if self._sink is not None else ""
         if not self._ended:
-            return self._judge.finish()
+            if self._sink is not None:
+                self._sink.settle()
+            return self._judge.finish(sampled=note)
         if self._report is None:
-            self._report = self._judge.finish()
+            self._report = self._judge.finish(sampled=note)
         return self._report
 
     @property
@@ -183,12 +154,12 @@ class Watch:
     @property
     def stored(self) -> bool:
         """Whether the facts are being kept in a file."""
-        return self._tee is not None and self._tee.store is not None
+        return self.store is not None and self._sink is not None and not self.store_problem
 
     @property
     def store_problem(self) -> str:
         """Why they are not, when they should be; else ""."""
-        return self._tee.lost if self._tee is not None else ""
+        return self._store_problem or (self._sink.problem if self._sink is not None else "")
 
     def forget(self) -> None:
         """Record nothing more: this process is a child that the program forked."""
@@ -205,16 +176,16 @@ class Watch:
         else:
             self.stop(End(exit_code=1, exception=type(error).__qualname__, message=str(error)))
 
-    def _open_store(self) -> Sink | None:
-        if self.store is None:
-            return None
-        from gradledger.ledger._sink import SqliteSink
+    def _open_sink(self) -> SqliteSink | ThinSink:
+        from gradledger.ledger._sink import SqliteSink, ThinSink
 
-        try:
-            return SqliteSink(self.store)
-        except Exception as error:
-            print(f"gradledger: the run is not stored: {type(error).__name__}: {error}", file=sys.stderr)
-            return None
+        if self.store is not None:
+            try:
+                return SqliteSink(self.store, heard=self._judge.put)
+            except Exception as error:
+                self._store_problem = f"the run is not stored: {error}"
+                print(f"gradledger: {self._store_problem}", file=sys.stderr)
+        return ThinSink(self._judge.put)
 
 
 def watch(*, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path | None = None) -> Watch:

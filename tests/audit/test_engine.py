@@ -28,7 +28,9 @@ def rule(code: str, **functions: Any) -> LoadedRule:
 
     contract = {"init": list, "update": update, "finish": lambda state, world: [], **functions}
     name = f"bad-{code.lower()}"
-    return LoadedRule(Rule(code, name, "modules", "A sentence."), SimpleNamespace(__name__=name, __doc__="", **contract))
+    return LoadedRule(
+        Rule(code, name, "modules", "A sentence."), SimpleNamespace(__name__=name, __doc__="", **contract)
+    )
 
 
 def steps(count: int = 3) -> Run:

@@ -61,8 +61,15 @@ def test_json_has_the_promised_fields(program: Path) -> None:
     document = json.loads(json_form.render(report(program)))
     assert (document["schema"], document["program"], document["exit_code"]) == (1, "train.py", 0)
     (finding,) = document["findings"]
-    assert {"code", "name", "severity", "file", "line", "related_lines", "count", "evidence", "message", "fix"} <= set(finding)
-    assert (finding["code"], finding["name"], finding["line"], finding["count"]) == ("GL-G01", "missing-zero-grad", 4, 120)
+    assert {"code", "name", "severity", "file", "line", "related_lines", "count", "evidence", "message", "fix"} <= set(
+        finding
+    )
+    assert (finding["code"], finding["name"], finding["line"], finding["count"]) == (
+        "GL-G01",
+        "missing-zero-grad",
+        4,
+        120,
+    )
     assert finding["file"] == str(program)
     assert finding["related_lines"] == [3]
     assert [r["file"] for r in finding["related"]] == [str(program), "/elsewhere/lib.py"]

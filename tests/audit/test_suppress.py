@@ -36,7 +36,9 @@ def finding(file: Path, line: int, code: str = "G1") -> Finding:
     return Finding(code=code, severity="error", site=Site(str(file), line, "f"), message="m", fix="f")
 
 
-def run(tmp_path: Path, text: str, *lines: int, code: str = "G1", ran: frozenset[str] = frozenset(CODES.values())) -> Any:
+def run(
+    tmp_path: Path, text: str, *lines: int, code: str = "G1", ran: frozenset[str] = frozenset(CODES.values())
+) -> Any:
     file = tmp_path / "train.py"
     file.write_text(text)
     found = [finding(file, line, code) for line in lines]

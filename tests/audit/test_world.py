@@ -22,7 +22,11 @@ def world_of(run: Run) -> World:
 
 def test_structure_up_and_down() -> None:
     run = Run()
-    head, body, top = run.module("head", 1, tensors=1), run.module("body", 2, tensors=2), run.module("top", 3, tensors=0)
+    head, body, top = (
+        run.module("head", 1, tensors=1),
+        run.module("body", 2, tensors=2),
+        run.module("top", 3, tensors=0),
+    )
     run.attach(body, head, "head", 2)
     run.attach(top, body, "body", 3)
     world = world_of(run)

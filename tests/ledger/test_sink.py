@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -32,11 +33,19 @@ from gradledger.core.events import (
     TensorRegistered,
 )
 from gradledger.core.site import Frame, Site
+from gradledger.ledger import _thin
 from gradledger.ledger._sink import MemorySink, SqliteSink
 from gradledger.ledger._store import read, read_meta, read_tallies
-from gradledger.ledger._thin import KEEP, LONG, Thinner
+from gradledger.ledger._thin import LONG, Thinner
 
 TENSORS = tuple(range(1, 9))
+KEEP = 20
+
+
+@pytest.fixture(autouse=True)
+def fewer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to drop early, so that the runs below stay short."""
+    monkeypatch.setattr(_thin, "KEEP", KEEP)
 
 
 def site(line: int) -> Site:
@@ -432,3 +441,35 @@ def test_a_million_events_stay_small(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert grown < 20
     assert size < 1
     assert sum(t.seen for t in read_tallies(tmp_path / "run.db")) >= count / 3 - 2
+
+
+def test_who_listens_hears_what_a_reader_reads(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    run = Run()
+    sink = SqliteSink(tmp_path / "run.db", heard=heard.append)
+    for event in run.made():
+        sink.put(event)
+    for _ in range(300):
+        for event in run.step():
+            sink.put(event)
+    sink.close()
+    assert [e.seq for e in heard] == [e.seq for e in read(tmp_path / "run.db")]
+    assert len(heard) < 300
+
+
+def test_who_listens_hears_on_when_the_file_fails(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    run = Run()
+    sink = SqliteSink(tmp_path / "run.db", heard=heard.append)
+    for event in run.made():
+        sink.put(event)
+    sink.flush()
+    sink._broken = sqlite3.OperationalError("disk full")
+    with pytest.raises(LedgerError, match="disk full"):
+        sink.put(run.step()[0])
+    for _ in range(5):
+        for event in run.step():
+            sink.put(event)
+    sink.close()
+    assert sum(isinstance(e, Step) for e in heard) == 5
+    assert sink.problem == "disk full"

@@ -71,8 +71,8 @@ class Judge:
                 run.fail(error)
                 self._by_type.clear()
 
-    def finish(self) -> Report:
-        """Judge what was seen.  Call once, after the last event."""
+    def finish(self, *, sampled: str = "") -> Report:
+        """Judge what was seen so far.  `sampled`: what was left out of a long run, in words."""
         findings: list[Finding] = []
         checked: list[str] = []
         not_checked = [NotChecked(code, reason) for code, reason in self._registry.broken if self._everything]
@@ -112,6 +112,7 @@ class Judge:
             not_checked=tuple(not_checked),
             names={r.rule.key: r.rule.name for r in self._registry.rules},
             events=self._events,
+            sampled=sampled,
         )
 
 
@@ -121,15 +122,16 @@ def audit(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Registry | None = None,
+    sampled: str = "",
 ) -> Report:
-    """Judge a recorded run.
+    """Judge a recorded run.  `sampled`: what was left out of it, in words.
 
     Raises UsageError when `select` or `ignore` names no rule.
     """
     judge = Judge(select=select, ignore=ignore, rules=rules)
     for event in events:
         judge.put(event)
-    return judge.finish()
+    return judge.finish(sampled=sampled)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

@@ -28,7 +28,8 @@ class Suppressed:
 @dataclass(frozen=True, slots=True)
 class Report:
     """`findings` ordered by consequence; `checked`: printed codes of the rules that judged the run; `ended` is None
-    when the run was killed before it could say how it ended; `events`: facts looked at."""
+    when the run was killed before it could say how it ended; `events`: facts looked at;
+    `sampled`: what was left out of a long run, in words."""
 
     started: RunStarted | None
     ended: RunEnded | None
@@ -39,6 +40,7 @@ class Report:
     not_checked: tuple[NotChecked, ...]
     names: dict[str, str]
     events: int = 0
+    sampled: str = ""
 
     @property
     def program(self) -> str:

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 from gradledger.core.errors import LedgerError
 from gradledger.core.events import Event
@@ -36,20 +37,53 @@ class MemorySink:
         self.closed = True
 
 
+class ThinSink:
+    """Keeps nothing: hands each event that a store would keep to `heard`."""
+
+    def __init__(self, heard: Callable[[Event], None]) -> None:
+        self._thinner = Thinner(CAP, heard)
+
+    def put(self, event: Event) -> None:
+        """Take one event."""
+        self._thinner.put(event)
+        if self._thinner.pending() >= FLUSH_EVENTS:
+            self._thinner.take()
+
+    def settle(self) -> None:
+        """Hand on what is still held back."""
+        self._thinner.finish()
+
+    def close(self) -> None:
+        """No more events will come."""
+        self._thinner.finish()
+
+    @property
+    def problem(self) -> str:
+        """Nothing is written, so nothing can fail."""
+        return ""
+
+    def note(self) -> str:
+        """What was left out, in words; empty when nothing was."""
+        return self._thinner.note()
+
+
 class SqliteSink:
     """Writes events to a new SQLite file at `path`: at least every second and every 512 events.
 
     What was flushed survives SIGKILL.  Repeating iterations are thinned, so neither memory nor the file grows for ever
     (see `_thin`).  In a forked child the sink does nothing: the connection belongs to the parent, and is closed over
-    the fork so that the child never holds it.
+    the fork so that the child never holds it.  `heard` is called with each event that is kept, and goes on being
+    called when the file can no longer be written.
 
     Raises LedgerError when the file cannot be made, or, once, from `put` when it can no longer be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cap: int = CAP) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, cap: int = CAP, heard: Callable[[Event], None] | None = None
+    ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._connection: sqlite3.Connection | None = _store.create(self.path)
-        self._thinner = Thinner(cap)
+        self._thinner = Thinner(cap, heard)
         self._sites = SiteTable()
         self._stored: list[tuple[int, str]] = []  # sites taken from the table, not yet committed
         self._lock = threading.RLock()  # a garbage collection inside a flush may report one more fact
@@ -63,6 +97,10 @@ class SqliteSink:
     def put(self, event: Event) -> None:
         """Take one event."""
         if self._off:
+            if self._broken is not None:  # whoever listens still hears
+                with self._lock:
+                    self._thinner.put(event)
+                    self._thinner.take()
             return
         with self._lock:
             self._thinner.put(event)
@@ -75,6 +113,11 @@ class SqliteSink:
                 self._ticking = True
                 _thread.start_new_thread(_tick, (weakref.ref(self),))
 
+    def settle(self) -> None:
+        """Let who listens hear what is still held back."""
+        with self._lock:
+            self._thinner.finish()
+
     def flush(self) -> None:
         """Write everything that is not yet on disk."""
         with self._lock:
@@ -85,6 +128,8 @@ class SqliteSink:
         """Write the rest and the note on what was left out; the file is then complete and stands alone."""
         with self._lock:
             if self._off:
+                if self._broken is not None:
+                    self._thinner.finish()
                 return
             self._thinner.finish()
             note = self._thinner.note()
@@ -93,6 +138,15 @@ class SqliteSink:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    def note(self) -> str:
+        """What was left out, in words; empty when nothing was."""
+        return self._thinner.note()
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is written any more; empty while all is well."""
+        return str(self._broken) if self._broken is not None else ""
 
     # ------------------------------------------------------------------ writing
 

@@ -1,7 +1,7 @@
 """Which iterations of a long run are kept: those that show something new, and ever fewer of those that repeat.
 
 A *segment* is everything between two completed optimizer steps.  Segments are kept or dropped whole, so that what a
-backward filled, a clear threw away and a step consumed stay together.  A segment like twenty kept before is dropped and
+backward filled, a clear threw away and a step consumed stay together.  A segment like KEEP kept before is dropped and
 counted, except every power of two.  Four things make this safe for those who read the facts in order:
 
 - what exists (modules, tensors, optimizers, loaders being made) is kept even out of dropped segments;
@@ -32,7 +32,7 @@ from gradledger.core.events import (
 from gradledger.ledger._shape import line_of, shape_of
 
 CAP = 200_000  # events kept in all
-KEEP = 20  # segments of one shape that are kept
+KEEP = 400  # segments of one shape that are kept: shorter runs are judged on everything
 LONG = 2048  # events in one segment after which repeated events are thinned one by one
 SHAPES = 2048  # shapes told apart exactly; then by kinds and lines alone, then not at all
 NOVEL = 4096  # segments kept because of a tensor's new state
@@ -79,10 +79,15 @@ class Batch:
 
 
 class Thinner:
-    """Decides as events come.  `put` then `take` (whenever the store is ready), and `finish` at the end."""
+    """Decides as events come.  `put` then `take` (whenever the store is ready), and `finish` at the end.
 
-    def __init__(self, cap: int = CAP) -> None:
+    `heard` is called with each event that is kept, once that is settled: who judges a run while it is running sees
+    what a reader of the store will see later.
+    """
+
+    def __init__(self, cap: int = CAP, heard: Callable[[Event], None] | None = None) -> None:
         self.cap = cap
+        self._heard = heard
         self.seen = 0
         self.kept = 0
         self._ready: list[Event] = []
@@ -165,6 +170,8 @@ class Thinner:
                 if self.kept < self.cap * 1.1 or isinstance(event, RunEnded):
                     self._ready.append(event)
                     self.kept += 1
+                    if self._heard is not None:
+                        self._heard(event)
             elif isinstance(event, ModeSet):
                 self._carried["mode", event.module] = event
             elif isinstance(event, GradFlagSet):
@@ -181,6 +188,11 @@ class Thinner:
         self._ready += before
         self._ready += segment[given:]
         self.kept += len(before) + len(segment)
+        if self._heard is not None:
+            for event in before:
+                self._heard(event)
+            for event in segment:
+                self._heard(event)
 
     def _wanted(self, tally: Tally, novel: bool) -> bool:
         if self.kept >= self.cap:

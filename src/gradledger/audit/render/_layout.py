@@ -162,7 +162,7 @@ def _end(report: Report, width: int, footer: Sequence[str]) -> Iterator[Line]:
             kinds = f"{count} kind{'s' if count != 1 else ''} of failure"
             text = f"{kinds} inside gradledger itself, the program was not touched: {report.ended.failures[0]}"
             yield from _plain(text, width)
-    for text in footer:
+    for text in (f"sampled: {report.sampled}" if report.sampled else "", *footer):
         yield from _plain(text, width)
 
 

@@ -37,6 +37,7 @@ def as_dict(report: Report) -> dict[str, Any]:
             "steps": ended.steps if ended else None,
             "backwards": ended.backwards if ended else None,
             "events": report.events,
+            "sampled": report.sampled,
             "failures": list(ended.failures) if ended else [],
             "not_watched": list(ended.not_watched) if ended else [],
         },

@@ -84,10 +84,15 @@ def _conclude(
 
 
 def _replay(arguments: Arguments, stream: TextIO) -> int:
-    from gradledger.ledger._store import read
+    from gradledger.ledger._store import read, read_meta
 
     path = _runs.find_run(arguments.values["--replay"])
-    report = judge(read(path), select=arguments.codes("--select"), ignore=arguments.codes("--ignore"))
+    report = judge(
+        read(path),
+        select=arguments.codes("--select"),
+        ignore=arguments.codes("--ignore"),
+        sampled=read_meta(path).get("note", ""),
+    )
     _write(report, arguments.values["--format"], _output_path(arguments), stream, [f"replayed: {path.parent}"])
     return FINDINGS if report.reaches(arguments.values["--fail-on"]) else 0
 
