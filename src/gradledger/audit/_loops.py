@@ -159,3 +159,21 @@ def unfolded(file: str, node: ast.expr, depth: int = NAME_DEPTH) -> list[ast.exp
 def same_text(left: ast.expr, right: ast.expr) -> bool:
     """Whether two expressions are written alike."""
     return ast.dump(left) == ast.dump(right)
+
+
+def assignment_of(name: str, near: tuple[Site, ...]) -> Site | None:
+    """The line `self.<name> = ...` in one of the files of `near`: the nearest one above or at a line of `near`."""
+    for site in near:
+        tree = parsed(site.file)
+        if tree is None:
+            continue
+        lines = []
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(t, ast.Attribute) and t.attr == name for t in targets):
+                lines.append(node.lineno)
+        if len(lines) == 1 or (lines and site.line in lines):
+            return Site(site.file, lines[0] if len(lines) == 1 else site.line, "__init__")
+    return None

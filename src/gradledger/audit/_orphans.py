@@ -23,6 +23,8 @@ def classify(tensor: int, world: World) -> str:
     if info.owners or info.former:
         return _registered(tensor, world)
     attribute = attribute_of(tensor, world)
+    if attribute is not None and attribute.made_from_parameter and not attribute.is_leaf:
+        return "M10"
     if attribute is not None:
         return "M3" if attribute.kind == "tensors" and attribute.is_parameter else "M1"
     leaf = info.leaf

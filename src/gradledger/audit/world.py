@@ -362,6 +362,7 @@ class World:
     def _label(self, root: int) -> str:
         if self._labels is None:
             roots = [i for i in self.modules.values() if not self.parents(i.ident)]
+            roots.sort(key=lambda i: i.freed)  # the variable names what is there now
             self._labels = {}
             taken: set[str] = set()
             for info in roots:

@@ -23,10 +23,8 @@ attribute of a module whose other parameters an optimizer trains.
 
 from __future__ import annotations
 
-import ast
-
-from gradledger.audit import _orphans, _no_optimizer
-from gradledger.audit._code import parsed
+from gradledger.audit import _no_optimizer, _orphans
+from gradledger.audit._loops import assignment_of
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import OptimizerInfo, World
@@ -62,7 +60,7 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
         full = f"{world.module_name(owner)}.{name}"
         modules = attribute.kind in ("module", "modules")
         made = _made(first.tensor, attribute, world)
-        site = assignment_of(name, (world.module(owner).site, made), world) or made
+        site = assignment_of(name, (world.module(owner).site, made)) or made
         optimizer = _no_optimizer.optimizer_of(first.tensor, world)
         rest = _optimizer_over(owner, world)
         built = [o.site for o in (*rest, *([optimizer] if optimizer is not None else []))]
@@ -105,24 +103,6 @@ def _made(tensor: int, attribute: PlainAttribute, world: World) -> Site:
 def _optimizer_over(owner: int, world: World) -> list[OptimizerInfo]:
     found = {h: world.optimizer(h) for t in world.tensors_of(world.root(owner)) for h in world.holders(t)}
     return [o for o in found.values() if o.steps > 0]
-
-
-def assignment_of(name: str, near: tuple[Site, ...], world: World) -> Site | None:
-    """The line `self.<name> = ...` in one of the files of `near`: the nearest one above or at a line of `near`."""
-    for site in near:
-        tree = parsed(site.file)
-        if tree is None:
-            continue
-        lines = []
-        for node in ast.walk(tree):
-            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
-                continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(t, ast.Attribute) and t.attr == name for t in targets):
-                lines.append(node.lineno)
-        if len(lines) == 1 or (lines and site.line in lines):
-            return Site(site.file, lines[0] if len(lines) == 1 else site.line, "__init__")
-    return None
 
 
 def _fix(name: str, attribute: PlainAttribute, site: Site, world: World) -> str:

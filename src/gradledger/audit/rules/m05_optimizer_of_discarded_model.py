@@ -22,7 +22,7 @@ Build the optimizer after the last line that makes the model: `optimizer = Adam(
 
 from __future__ import annotations
 
-from gradledger.audit import _orphans, _no_optimizer
+from gradledger.audit import _no_optimizer, _orphans
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import OptimizerInfo, World
@@ -97,4 +97,4 @@ def _ever(tensor: int, world: World) -> list[int]:
 def _frames(site: Site) -> list[Site]:
     """The line and the lines that called it, innermost first."""
     here = [site] if site.file else []
-    return here + [Site(f.file, f.line, f.function) for f in site.callers]
+    return here + [Site(f.file, f.line, f.function) for f in site.callers if f.file == site.file]

@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from gradledger.audit._loops import assignment_of
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -102,7 +103,9 @@ def finish(state: State, world: World) -> list[Finding]:
         if any(f"{name}{ending}" in registered for ending in HOOKED):
             continue
         full = f"{world.module_name(module)}.{name}"
-        site = next((s for s in (kept.first.made_site, world.module(module).site) if s.file), NOWHERE)
+        model = world.module(module).site
+        written = assignment_of(name, (kept.first.made_site, model))
+        site = next((s for s in (kept.first.made_site, written, model) if s is not None and s.file), NOWHERE)
         built = [o for o in world.optimizers.values() if o.steps > 0]
         then = " and the second backward raised" if raised else ", its value never changes"
         findings.append(

@@ -102,7 +102,7 @@ def update(state: State, event: ev.Event, world: World) -> None:
         if event.method == "backward" and event.leaves:
             state.fill = event.site
             for line in state.lines.values():
-                if line.open is not None:
+                if line.open is not None and not line.open.stepped:
                     line.open.filled_after = True
     elif isinstance(event, ev.Step):
         for line in state.lines.values():
@@ -162,9 +162,9 @@ def _outcome(opened: Open) -> str:
         return "after"
     if stands:
         return "effective" if opened.used or not opened.stepped else "elsewhere"
-    if opened.filled_after:
-        return "before"
-    return "elsewhere" if opened.stepped else "idle"
+    if opened.stepped:
+        return "elsewhere"
+    return "before" if opened.filled_after else "idle"
 
 
 def finish(state: State, world: World) -> list[Finding]:

@@ -20,6 +20,7 @@ from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Call, Op, Value
 from gradledger.ledger.probes import _optional
 
+SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
 # In eval mode these choose a fused path only when no torch function mode is active: ours steps aside for the call.
 _FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
@@ -34,7 +35,7 @@ class _Probe:
         self.aside: list[int] = []
         self.numbers = 0
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
-        self.scanned: set[int] = set()
+        self.scanned: dict[int, int] = {}
         self.used: set[int] = set()
         self.reads: dict[tuple[str, int], set[int]] = {}
 
@@ -103,8 +104,10 @@ class _Probe:
     def _begin(self, module: torch.nn.Module, inputs: Any) -> Call:
         site = _site.here(2)
         number = self.recorder.module_id(module, site)
-        if number not in self.scanned or self.recorder.calls % 64 == 0:
-            self.scanned.add(number)
+        scans = self.scanned.get(number, 0)
+        if scans < SCANS or self.recorder.calls % 64 == 0:
+            # what forward itself hangs on a module shows at the next call
+            self.scanned[number] = scans + 1
             _optional.scan_tree(self.session, module)
         self.numbers += 1
         call = Call(

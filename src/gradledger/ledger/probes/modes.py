@@ -46,18 +46,19 @@ class Modes:
 
 
 def statistics(session: Session, module: torch.nn.Module, root: torch.nn.Module) -> None:
-    """A normalisation layer ran in train mode below `root`: told once for each frozen state and place of the switch."""
+    """A normalisation layer ran in train mode below `root`: told once an iteration, ever more rarely."""
     recorder = session.recorder
     modes = recorder.part(Modes)
     frozen = _is_frozen(module, root)
     number = know(recorder, module)
-    if modes.seen.get((number, frozen)) == modes.switches:
+    if modes.seen.get((number, frozen)) == recorder.iteration:
         return
     if len(modes.seen) > 65536:
         modes.seen.clear()
-    modes.seen[number, frozen] = modes.switches
-    site = modes.mode_site(module)
-    if modes.often.worth_telling((number, frozen, site.key()), first=1):
+    modes.seen[number, frozen] = recorder.iteration
+    # that a frozen layer moves once (calibration) and that it moves in training are told apart by the iterations
+    if modes.often.worth_telling((number, frozen), first=4 if frozen else 1):
+        site = modes.mode_site(module)
         recorder.emit(
             StatisticsMoved,
             module=number,

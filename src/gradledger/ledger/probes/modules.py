@@ -228,35 +228,48 @@ def _attribute(session: Session, found: _Found) -> PlainAttribute:
         )
     first = next((t for t in found.tensors if t.requires_grad), found.tensors[0])
     origin = session.trace.origin(first)
+    source = _hidden_parameter(recorder, first)
+    numbers = [recorder.tensor_id(t) for t in found.tensors[:64]]
+    if source is not None:
+        numbers.append(recorder.tensor_id(source))  # gradients go there: a rule finds the attribute by it
     return PlainAttribute(
         found.name,
         "tensor" if isinstance(found.value, torch.Tensor) else "tensors",
-        tensors=tuple(recorder.tensor_id(t) for t in found.tensors[:64]),
+        tensors=tuple(numbers),
         shape=() if is_lazy(first) else tuple(first.shape),
         floating=first.is_floating_point() or first.is_complex(),
         requires_grad=first.requires_grad,
         is_leaf=first.is_leaf,
         is_parameter=isinstance(first, torch.nn.Parameter),
-        made_from_parameter=(origin is not None and origin.from_parameter) or _from_parameter(first),
+        made_from_parameter=source is not None
+        or (not first._is_view() and origin is not None and origin.from_parameter and not first.is_leaf),
         made_site=origin.site if origin is not None else NOWHERE,
         made_in_init=origin is not None and origin.in_init,
         made_in_forward=origin is not None and origin.in_forward,
     )
 
 
-def _from_parameter(tensor: torch.Tensor) -> bool:
-    """Whether a non-leaf was made from one Parameter and nothing else: by `.to()`, or a product with a number."""
-    node: Any = None if tensor._is_view() else tensor.grad_fn
+def _hidden_parameter(recorder: Recorder, tensor: torch.Tensor) -> torch.nn.Parameter | None:
+    """The one Parameter from which a non-leaf was made, by `.to()`, a product with a number, or a view.
+
+    None for anything else, and for a view of a registered parameter: that one follows its base.
+    """
+    if tensor._is_view():
+        base = tensor._base
+        if not isinstance(base, torch.nn.Parameter) or recorder.tensors.find(base) in recorder.part(Registry).owners:
+            return None
+        return base
+    node: Any = tensor.grad_fn
     for _ in range(6):
         if node is None:
-            return False
+            return None
         if hasattr(node, "variable"):  # AccumulateGrad: the leaf itself
-            return isinstance(node.variable, torch.nn.Parameter)
+            return node.variable if isinstance(node.variable, torch.nn.Parameter) else None
         inputs = [below for below, _ in node.next_functions if below is not None]
         if len(inputs) != 1:
-            return False
+            return None
         node = inputs[0]
-    return False
+    return None
 
 
 # ------------------------------------------------------------------------------------------------ install
