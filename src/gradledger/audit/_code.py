@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from gradledger.audit._source import source_lines
 
-# Names by which people call a network that is meant to lag behind another one.
-LAGGING = re.compile(
-    r"targ|tgt|delay|teacher|ema|momentum|slow|old|lag|frozen|shadow|prev|averag|ref|anchor|stable|polyak",
-    re.IGNORECASE,
+# Words by which people call a network that is meant to lag behind another one.
+_LAGGING = frozenset(
+    "tgt delay delayed ema momentum slow old lag lagged frozen shadow prev previous avg averaged average ref reference anchor "
+    "stable polyak base initial init prior sft".split()
 )
 _UPDATE = re.compile(r"updat|sync|soft|hard|polyak|ema|blend|copy|track|refresh|moving|momentum", re.IGNORECASE)
 _WRITES = frozenset(
@@ -219,7 +219,13 @@ def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[st
     return None
 
 
+def lagging(name: str) -> bool:
+    """Whether a name says that its network lags behind or stands still: `target_net`, `qTarget`, `ref_model`, `ema`."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return "targ" in name.lower() or "teacher" in name.lower() or any(w.lower() in _LAGGING for w in words)
+
+
 def is_network_alias(alias: tuple[str, str, int]) -> bool:
     """Whether an alias joins two differently named networks; `net = self.net` or `q = self.q_net` is a shorthand."""
     name, other, _ = alias
-    return not (name in other or other in name) or bool(LAGGING.search(name))
+    return not (name in other or other in name) or lagging(name)

@@ -46,7 +46,7 @@ _EXISTENCE = frozenset(
 )  # fmt: skip
 _ALONE = frozenset(
     {
-        "deep_copied", "copied", "storage_shared", "state_taken", "state_loaded", "file_touched", "non_finite",
+        "deep_copied", "copied", "storage_shared", "values_compared", "state_taken", "state_loaded", "file_touched", "non_finite",
         "graphs_alive", "alias_written", "exhausted_iterator", "statistics_moved", "graph_discarded", "broadcast",
     }
 )  # fmt: skip

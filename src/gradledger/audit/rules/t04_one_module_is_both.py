@@ -69,11 +69,7 @@ def finish(state: Watch, world: World) -> list[Finding]:
         if met.target != met.learner or met.target_graph or met.symmetric or met.target in told:
             continue
         both = _Both(met, _self_copy(met.target, world), _alias(met), _former(met, state, world))
-        meant = (
-            both.self_copy is not None
-            or both.former
-            or (both.alias is not None and _code.LAGGING.search(both.alias[0]))
-        )
+        meant = both.self_copy is not None or both.former or (both.alias is not None and _code.lagging(both.alias[0]))
         if meant and (met.bootstrap or both.alias is not None):
             told.add(met.target)
             found.append(_finding(both, world))

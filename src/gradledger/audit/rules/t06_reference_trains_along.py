@@ -121,7 +121,7 @@ def _judge(link: Link, state: State, world: World) -> Finding | None:
 def _named(link: Link, world: World) -> bool:
     """Whether the program calls the copy a reference, teacher, old or frozen network."""
     label = world.module_name(link.target).rpartition(".")[2]
-    return bool(_code.LAGGING.search(label))
+    return _code.lagging(label)
 
 
 def _meeting(passive: set[int], active: set[int], watch: Watch, world: World) -> Meeting | None:
