@@ -74,7 +74,8 @@ def _conclude(
     elif program.stored:
         folder = program.store.parent if program.store is not None else Path()
         footer.append(f"recorded: {folder}")
-        footer.append("judge it again with: gradledger audit --replay last")
+        again = arguments.values["--run"] or "last"
+        footer.append(f"judge it again with: gradledger audit --replay {again}")
     elif program.store_problem:
         footer.append(program.store_problem)
     _write(report, arguments.values["--format"], output, stream, footer)
