@@ -14,9 +14,12 @@ from gradledger.audit._source import source_lines
 
 # Words by which people call a network that is meant to lag behind another one.
 _LAGGING = frozenset(
-    "tgt delay delayed ema momentum slow old lag lagged frozen shadow prev previous avg averaged average ref reference anchor "
-    "stable polyak base initial init prior sft".split()
-)
+    {
+        "tgt", "delay", "delayed", "ema", "momentum", "slow", "old", "lag", "lagged", "frozen", "shadow", "prev",
+        "previous", "avg", "averaged", "average", "ref", "reference", "anchor", "stable", "polyak", "base", "initial",
+        "init", "prior", "sft",
+    }
+)  # fmt: skip
 _UPDATE = re.compile(r"updat|sync|soft|hard|polyak|ema|blend|copy|track|refresh|moving|momentum", re.IGNORECASE)
 _WRITES = frozenset(
     {"copy_", "lerp_", "mul_", "add_", "set_", "data", "_foreach_lerp_", "_foreach_copy_", "swap_tensors"}

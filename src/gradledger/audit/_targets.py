@@ -26,7 +26,7 @@ class Meeting:
     `learner`, `target`: module ids.  `bootstrap`: the target's side is (something) + discount * output.
     `target_graph`: gradient flows into the target's call.  `symmetric`: neither side is marked as target (both carry a
     graph, no bootstrap), the pair stands once in each order.  `selection`: the learner's side is a plain selection of
-    its output.  Sites: the comparison, the expression of the target's side, the two calls.
+    its output.  `sole`: no other module's graph is on the target's side.  Sites: the comparison, the expression of the target's side, the two calls.
     """
 
     learner: int
@@ -35,6 +35,7 @@ class Meeting:
     target_graph: bool
     symmetric: bool
     selection: bool
+    sole: bool
     discount: float | None
     op: str
     site: Site
@@ -113,6 +114,7 @@ class Watch:
                 target_graph=theirs.graph,
                 symmetric=symmetric,
                 selection=learner.selection,
+                sole=all(c.module == theirs.module for c in target.calls if c.graph),
                 discount=target.discount,
                 op=event.op,
                 site=event.site,

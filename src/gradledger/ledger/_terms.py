@@ -18,6 +18,9 @@ from gradledger.ledger._trace import Call, Op, Trace, Value, is_ref
 _THROUGH = VIEWS | {"to", "clone", "double", "type", "half", "bfloat16", "positive", "type_as", "cpu", "cuda"}
 _CUTS = frozenset({"detach", "data", "detach_", "numpy"})
 _RANDOM = frozenset({"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"})
+_NEAR = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill", "clamp", "clamp_", "mean", "sum", "maximum"}
+)
 _MAX_TERMS = 64
 _MAX_VISITS = 4000
 
@@ -368,6 +371,48 @@ def _has_call(trace: Trace, token: int) -> bool:
     return False
 
 
+def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:
+    """Operands that are themselves (scaled, masked, selected) module outputs; else those that depend on one in any way.
+
+    A reward may depend on the network too, by way of the action that it chose: then the side that carries a graph, or the
+    one that is multiplied by a discount, is meant.
+    """
+    near = [t for t in sides if _is_near_call(trace, t)]
+    if len(near) > 1:
+        graph = [t for t in near if trace.values[t].graph]
+        scaled = [t for t in near if _is_scaled(trace, t)]
+        near = graph if len(graph) == 1 else scaled if len(scaled) == 1 else near
+    return near or [t for t in sides if _has_call(trace, t)]
+
+
+def _is_near_call(trace: Trace, token: int) -> bool:
+    """Whether a value is a module's output up to selections, cuts, sums and products."""
+    queue: deque[int] = deque([token])
+    seen = {token}
+    while queue and len(seen) < 100:
+        value = trace.values.get(queue.popleft())
+        if value is None:
+            continue
+        if value.call is not None:
+            return True
+        op = value.op
+        if op is None or not value.floating or not (op.name in _NEAR or op.name in SELECTIONS or op.name in _CUTS):
+            continue
+        for t in op.ins:
+            if t not in seen:
+                seen.add(t)
+                queue.append(t)
+    return False
+
+
+def _is_scaled(trace: Trace, token: int) -> bool:
+    """Whether a value was made by multiplying with a plain number up to 1."""
+    value = trace.values.get(token)
+    if value is None or value.op is None or value.op.name != "mul":
+        return False
+    return any(isinstance(o, (int, float)) and not is_ref(o) and 0 < abs(o) <= 1 for o in value.op.operands)
+
+
 def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | None, bool]:
     """Read a value as (graph-free part) + number * mask * f(module output): (token of f's end, only selections on the way,
     something was added, the number, a mask was multiplied in)."""
@@ -384,7 +429,7 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
             return None, False, plus, discount, masked
         if op.name in ("add", "sub", "rsub") and op.operands:
             sides = [int(o) for o in op.operands if is_ref(o)]
-            with_call = [t for t in sides if _has_call(trace, t)]
+            with_call = _sides_with_call(trace, sides)
             if not with_call:
                 return None, False, plus, discount, masked
             if len(with_call) == 1 and len(op.operands) == 2:
@@ -394,7 +439,7 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
         elif op.name in ("mul", "div") and op.operands:
             numbers = [float(o) for o in op.operands if isinstance(o, (int, float)) and not is_ref(o)]
             sides = [int(o) for o in op.operands if is_ref(o)]
-            with_call = [t for t in sides if _has_call(trace, t)]
+            with_call = _sides_with_call(trace, sides)
             if not with_call:
                 return None, False, plus, discount, masked
             for n in numbers:

@@ -58,8 +58,8 @@ def test_a_shallow_copy_holds_the_very_parameters() -> None:
     net, target = run.module("net", line=5), run.module("target", line=6, tensors=0)
     for i, tensor in enumerate(net.tensors):
         run.emit(
-            ev.TensorRegistered, at(6), tensor=tensor, module=target.ident, name=f"w{i}", role="parameter", shape=(4, 4),
-            requires_grad=True,
+            ev.TensorRegistered, at(6), tensor=tensor, module=target.ident, name=f"w{i}", role="parameter",
+            shape=(4, 4), requires_grad=True,
         )  # fmt: skip
     opt = run.optimizer(net, line=7)
     for _ in range(5):

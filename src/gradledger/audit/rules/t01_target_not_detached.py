@@ -75,11 +75,11 @@ def finish(state: Watch, world: World) -> list[Finding]:
     found: list[Finding] = []
     told: set[int] = set()
     for met in state.meetings.values():
-        if not (met.bootstrap and met.target_graph) or frozen(met.target, world):
+        if not (met.bootstrap and met.target_graph) or met.symmetric or frozen(met.target, world):
             continue
         parameters = tree(met.target, world)
         if met.target == met.learner or parameters == tree(met.learner, world):
-            if not _holds_both(parameters, known):
+            if met.selection and met.sole and not _holds_both(parameters, known):
                 found.append(_shared(met, world))
                 told |= parameters
         elif kin(met.target, met.learner, world, known):
