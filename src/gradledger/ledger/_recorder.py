@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -28,6 +27,9 @@ FULL_ITERATIONS = 20  # watched in full from the start
 SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
 SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
+TOLD_OF_A_KIND = 20  # iterations of one signature that are told in full before they are only counted
+MAX_TOLD = 4096  # signatures remembered
+MAX_HELD = 512  # facts held back in one iteration
 PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
 
 
@@ -37,6 +39,28 @@ class Sink(Protocol):
     def put(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
+
+
+class _Guard:
+    """See `Recorder.guard`.  A class of its own because it is entered several times in each iteration."""
+
+    __slots__ = ("_quiet", "_recorder", "_started", "_where")
+
+    def __init__(self, recorder: Recorder, where: str) -> None:
+        self._recorder, self._where = recorder, where
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+        self._quiet = torch._C.DisableTorchFunction()
+        self._quiet.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
+        self._quiet.__exit__(kind, error, tb)
+        self._recorder.spent += time.perf_counter() - self._started
+        if isinstance(error, Exception):  # the program must not see our mistakes; the count is shown at the end
+            self._recorder.fail(self._where, error)
+            return True
+        return False
 
 
 class Recorder:
@@ -68,6 +92,10 @@ class Recorder:
         self._dead_modules: list[int] = []
         self._deferred: dict[str, tuple[Callable[[], None], frozenset[type[Event]]]] = {}
         self._parts: dict[type, Any] = {}
+        self._held: list[tuple[type[Event], Site, tuple[Any, ...], dict[str, Any]]] = []
+        self._told: dict[tuple[Any, ...], int] = {}
+        self._loud = False
+        self.counted_only = 0
         self._closed = False
 
     # ------------------------------------------------------------------ events
@@ -79,6 +107,9 @@ class Recorder:
         if site is None:
             site = _site.here(1)
         with self._lock:
+            self._loud = True
+            if self._held:
+                self._tell_held()
             if self._dead_modules and cls is not ModuleFreed:
                 dead, self._dead_modules = self._dead_modules, []
                 for number in dead:
@@ -89,6 +120,46 @@ class Recorder:
             event = cls(seq=self._seq, iteration=self.iteration, site=site, **values)
             self.sink.put(event)
         return event
+
+    def note(self, cls: type[E], site: Site, signature: tuple[Any, ...], values: dict[str, Any], /) -> None:
+        """Record a fact of the everyday cycle (clear, backward, step, scheduler step, ...).
+
+        In an iteration that is not watched in detail such facts are held back until the iteration ends, or until another
+        fact is emitted.  An iteration that holds nothing else, and whose facts have the same sites and `signature`s (what
+        matters of the values, without ids that grow) as twenty iterations told before, is only counted; every power of
+        two of them is told again.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
+        change: an iteration that differs in anything is told in full.
+        """
+        if not self.enabled:
+            return
+        if self.detail or self._loud or self._deferred or self._dead_modules:
+            self.emit(cls, site, **values)
+            return
+        with self._lock:
+            self._held.append((cls, site, (cls.KIND, site.file, site.line, signature), values))
+            if len(self._held) > MAX_HELD:
+                self._tell_held()
+
+    def _tell_held(self) -> None:
+        held, self._held = self._held, []
+        for cls, site, _, values in held:
+            self._seq += 1
+            self.sink.put(cls(seq=self._seq, iteration=self.iteration, site=site, **values))
+
+    def _close_iteration(self) -> None:
+        """The iteration ends: tell what was held back, or only count it."""
+        with self._lock:
+            if self._held:
+                signature = tuple(part for _, _, part, _ in self._held)
+                seen = self._told.get(signature, 0) + 1
+                if seen > 1 or len(self._told) < MAX_TOLD:
+                    self._told[signature] = seen
+                if seen <= TOLD_OF_A_KIND or seen & (seen - 1) == 0:
+                    self._tell_held()
+                else:
+                    self.counted_only += 1
+                    self._held.clear()
+            self._loud = False
 
     def defer(self, key: str, flush: Callable[[], None], past: frozenset[type[Event]] = frozenset()) -> None:
         """Call `flush` once, right before the next event whose class is not in `past`.
@@ -113,17 +184,9 @@ class Recorder:
         part: P = found
         return part
 
-    @contextmanager
-    def guard(self, where: str) -> Iterator[None]:
+    def guard(self, where: str) -> _Guard:
         """Run a probe body: torch functions inside are not watched, errors are counted, never raised."""
-        started = time.perf_counter()
-        try:
-            with torch._C.DisableTorchFunction():
-                yield
-        except Exception as error:  # the program must not see our mistakes; the count is shown at the end
-            self.fail(where, error)
-        finally:
-            self.spent += time.perf_counter() - started
+        return _Guard(self, where)
 
     def fail(self, where: str, error: BaseException) -> None:
         """Count one failure of our own."""
@@ -155,6 +218,7 @@ class Recorder:
 
     def step_done(self) -> None:
         """An optimizer step is complete: the next iteration begins."""
+        self._close_iteration()
         self.steps += 1
         self.iteration += 1
         for callback in self.on_iteration:
@@ -163,6 +227,7 @@ class Recorder:
 
     def iteration_without_optimizer(self) -> None:
         """In a program that has no optimizer, each backward closes an iteration."""
+        self._close_iteration()
         self.iteration += 1
         for callback in self.on_iteration:
             callback(self.iteration)
@@ -222,6 +287,7 @@ class Recorder:
         """Stop recording; later calls are ignored."""
         if not self._closed:
             self._closed = True
+            self._close_iteration()
             self.enabled = False
             self.sink.close()
 

@@ -16,8 +16,10 @@ _STDLIB = tuple(
 # Libraries below the training loop: a line inside them is never the line to edit.
 _PLUMBING = ("torch", "numpy", "functorch", "tensordict", "torchgen", "_pytest", "pluggy", "rich", "typer", "click")
 MAX_CALLERS = 5
+MAX_SITES = 20_000
 
 _user_code: dict[CodeType, bool] = {}
+_sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
 
 
 def _is_user_file(name: str) -> bool:
@@ -56,19 +58,38 @@ def here(skip: int = 1) -> Site:
 
 
 def of(frame: FrameType) -> Site:
-    """The site of a frame of user code."""
-    code = frame.f_code
-    callers: list[Frame] = []
-    in_init = code.co_name == "__init__"
+    """The site of a frame of user code.
+
+    The same chain of user frames at the same instructions is the same site: looked up, not built again.
+    """
+    known = _user_code.get
+    chain: list[tuple[CodeType, int]] = [(frame.f_code, frame.f_lasti)]
+    frames = [frame]
     up = frame.f_back
-    while up is not None and len(callers) < MAX_CALLERS:
-        if is_user_code(up.f_code):
-            name = up.f_code.co_name
-            in_init = in_init or name == "__init__"
-            callers.append(Frame(up.f_code.co_filename, up.f_lineno or 0, name))
+    while up is not None and len(chain) <= MAX_CALLERS:
+        code = up.f_code
+        user = known(code)
+        if user is None:
+            user = is_user_code(code)
+        if user:
+            chain.append((code, up.f_lasti))
+            frames.append(up)
         up = up.f_back
+    key = tuple(chain)
+    site = _sites.get(key)
+    if site is None:
+        if len(_sites) >= MAX_SITES:
+            _sites.clear()
+        site = _sites[key] = _build(frames)
+    return site
+
+
+def _build(frames: list[FrameType]) -> Site:
+    code = frames[0].f_code
+    callers = tuple(Frame(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames[1:])
+    in_init = any(f.f_code.co_name == "__init__" for f in frames)
     first = 0 if code.co_name == "<module>" else code.co_firstlineno
-    return Site(code.co_filename, frame.f_lineno or 0, code.co_name, first, in_init, tuple(callers))
+    return Site(code.co_filename, frames[0].f_lineno or 0, code.co_name, first, in_init, callers)
 
 
 def user_frame(skip: int = 1) -> FrameType | None:

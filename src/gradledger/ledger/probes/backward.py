@@ -206,14 +206,19 @@ class _Probe:
             leaves = tuple(n for t in one.inputs if (n := self.recorder.tensors.find(t)) is not None)
         root = one.roots[0] if one.roots else None
         reached = tuple(self.recorder.tensor_id(t) for t in one.walk.leaves) if one.walk is not None else ()
-        self.recorder.emit(
-            Backward, one.site, backward=one.number, method=one.method, leaves=leaves, retain_graph=one.retain,
+        values = dict(
+            backward=one.number, method=one.method, leaves=leaves, retain_graph=one.retain,
             create_graph=one.create, raised=raised, root_is_leaf=root is not None and root.is_leaf and root.requires_grad,
             root_has_graph=root is not None and root.requires_grad, value=one.value, root_age=one.age, repeats=one.repeats,
             covers=one.covers, detailed=one.walk is not None, root_op=one.root_op, root_site=one.root_site,
             root_shape=tuple(root.shape) if root is not None else (), terms=one.terms, calls=one.calls, reached=reached,
             cuts=one.cuts, no_grad_site=one.no_grad_site, scaled=root is not None and self.session.is_scaled(root),
         )  # fmt: skip
+        signature = (
+            one.method, leaves, one.retain, one.create, bool(raised), values["root_is_leaf"], values["root_has_graph"],
+            one.repeats is None, len(one.covers), one.value is None or math.isfinite(one.value), one.walk is None,
+        )  # fmt: skip
+        self.recorder.note(Backward, one.site, signature, values)
         for emit in one.comparisons:
             emit()
         self._alias_writes(one)

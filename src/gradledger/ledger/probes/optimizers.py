@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradledger.core.events import Clear, Dropped, Group, GroupAdded, OptimizerMade, Step
+from gradledger.core.events import Clear, Dropped, Fill, Group, GroupAdded, OptimizerMade, Step
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._lifecycle import Leaf
@@ -90,7 +90,13 @@ class _Probe:
             self.emit_unseen(lost)
         self.session.before_step(parameters, site)
         index = self.steps.get(optimizer, 0)
-        self.recorder.emit(Step, site, optimizer=number, index=index, lives=lives, closure=closure)
+        signature = (number, closure, tuple((v.tensors, v.grad, v.frozen, self._fills(v.fills)) for v in lives))
+        self.recorder.note(Step, site, signature, dict(optimizer=number, index=index, lives=lives, closure=closure))
+
+    def _fills(self, fills: tuple[Fill, ...]) -> tuple[tuple[int, int], ...]:
+        """What matters of a history: how old each contribution is and how often it was consumed, both capped."""
+        now = self.recorder.backwards
+        return tuple((min(now - f.backward, 8), min(f.consumed, 3)) for f in fills[-6:])
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self.recorder.enabled:
@@ -122,9 +128,15 @@ class _Probe:
 
     def _clearing(self, tensors: Iterable[torch.Tensor], optimizer: int | None = None, module: int | None = None) -> list[Leaf]:
         numbers, dropped, leaves = self.session.lifecycle.clear(tensors)
-        self.recorder.emit(
-            Clear, _site.here(2), how="zero_grad", optimizer=optimizer, module=module, tensors=numbers, dropped=dropped
-        )
+        now = self.recorder.backwards
+        signature = (
+            "zero_grad", optimizer, module, numbers,
+            tuple((min(now - d.backward, 8), min(d.consumed, 3), d.read, d.tensors) for d in dropped[-6:]),
+        )  # fmt: skip
+        self.recorder.note(
+            Clear, _site.here(2), signature,
+            dict(how="zero_grad", optimizer=optimizer, module=module, tensors=numbers, dropped=dropped),
+        )  # fmt: skip
         self.clearing += 1
         return leaves
 
