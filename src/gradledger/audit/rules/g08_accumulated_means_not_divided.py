@@ -88,7 +88,7 @@ def update(state: State, event: Event, world: World) -> None:
     if not isinstance(event, Step):
         return
     window = window_of(event, world)
-    if window is not None and any(b.backward in state.cut for b in window.passes):
+    if window is not None and _another_case(window, state):
         return
     state.steps[event.optimizer] += 1
     if window is None:
@@ -104,6 +104,13 @@ def update(state: State, event: Event, world: World) -> None:
         return
     line.rescaled += window.rescaled
     _weigh(line, window)
+
+
+def _another_case(window: Window, state: State) -> bool:
+    """Windows cut by an epoch (GL-G22), repeated graphs (GL-G05), and steps of one sequence that share a graph."""
+    return any(
+        b.backward in state.cut or b.retain_graph or b.repeats is not None or b.covers for b in window.passes
+    )  # fmt: skip
 
 
 def _weigh(line: _Line, window: Window) -> None:
