@@ -43,6 +43,8 @@ class Session:
     leaf_sites: dict[int, Site] = field(default_factory=dict)
     fed: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     leaves_in_loss: set[int] = field(default_factory=set)
+    # the call of this iteration whose input was not finite: iteration, line
+    bad_input: tuple[int, Site] = (-1, NOWHERE)
     # written by probes/backward.py
     first_non_finite: Callable[[str, Site], None] = _nothing
     # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these tensors' gradients

@@ -298,8 +298,7 @@ class Trace:
                     leaf = self.recorder.tensor_id(tensor)
             elif not (op is not None and op.inplace and tensor._is_view()):
                 # an in-place write into a view would make grad_fn be built anew: leave that to the program
-                grad_fn = tensor.grad_fn
-                node = grad_fn._sequence_nr() if grad_fn is not None else 0  # type: ignore[attr-defined]
+                node = _node_number(tensor)
                 if node:
                     self.by_node.setdefault(node, token)
         elif is_parameter and leaf is None:
@@ -510,6 +509,14 @@ def is_ref(operand: Any) -> bool:
 
 def _is_followed(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad) or not tensor.requires_grad
+
+
+def _node_number(tensor: torch.Tensor) -> int:
+    try:
+        grad_fn = tensor.grad_fn
+    except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
+        return 0
+    return grad_fn._sequence_nr() if grad_fn is not None else 0
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -45,6 +45,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (Backward, Step)
 
 _SWITCH = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(\s*(mode\s*=\s*)?False")
+_NUMBERS = frozenset({"item", "float", "int", "tolist", "numpy"})
 _FIXES = {
     "item": "keep the tensor: drop `.item()` here, and combine the losses with torch.stack(losses).mean()",
     "float": "keep the tensor: drop `float(...)` here, and combine the losses with torch.stack(losses).mean()",
@@ -97,7 +98,7 @@ def update(state: State, event: Event, world: World) -> None:
     line = state.lines.setdefault(event.site.key(), _Line())
     if any(world.holders(tensor) for tensor in event.leaves):
         line.reached += 1
-    elif event.cuts or (event.root_is_leaf and not _is_parameter(event, world)):
+    elif _lost(event, world):
         line.lost += 1
         line.first = line.first or event
         if event.value is not None and len(line.values) < 8:
@@ -105,15 +106,22 @@ def update(state: State, event: Event, world: World) -> None:
         state.waiting.add(event.site.key())
 
 
-def _is_parameter(event: Backward, world: World) -> bool:
-    return any(world.tensor(tensor).role == "parameter" for tensor in event.leaves)
+def _lost(event: Backward, world: World) -> bool:
+    """Whether trained values went into this root and no gradient can come out.
+
+    A value that left as a number is known to be in the root only when the root was made of leaves that no module saw."""
+    if event.root_is_leaf:
+        return not any(world.tensor(tensor).role == "parameter" for tensor in event.leaves)
+    seen = [world.tensor(tensor).leaf for tensor in event.leaves]
+    rebuilt = bool(seen) and all(leaf is not None and not leaf.fed_to for leaf in seen)
+    return any(rebuilt or cut.how not in _NUMBERS for cut in event.cuts)
 
 
 def finish(state: State, world: World) -> list[Finding]:
     findings = []
     for line in state.lines.values():
         event = line.first
-        if event is None or line.reached >= line.lost or not (line.steps or event.cuts):
+        if event is None or line.reached >= line.lost or not (line.steps or (event.cuts and event.root_is_leaf)):
             continue
         if all(cut.how == "autograd_grad" for cut in event.cuts) and event.cuts:
             continue  # GL-G14 says it better

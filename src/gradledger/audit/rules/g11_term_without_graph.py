@@ -26,6 +26,7 @@ detach only the copy that is logged.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct, number, times, way_out
@@ -44,7 +45,7 @@ LISTENS: tuple[type[Event], ...] = (Backward, Step)
 
 _WAITING = 64
 _VALUES = 16
-_Key = tuple[tuple[str, int], tuple[str, int], str]
+_Key = tuple[tuple[str, int], tuple[str, int], str, int]
 
 
 @dataclass(slots=True)
@@ -81,8 +82,11 @@ def update(state: State, event: Event, world: World) -> None:
     if not isinstance(event, Backward) or not event.terms or event.raised or not event.root_has_graph:
         return
     state.looked[event.site.key()] = state.looked.get(event.site.key(), 0) + 1
+    places: Counter[tuple[object, ...]] = Counter()
     for term in event.terms:
-        key = (event.site.key(), term.site.key(), term.op)
+        place = (event.site.key(), term.site.key(), term.op)
+        key = (*place, places[place])  # the first, second, ... term of this kind on its line
+        places[place] += 1
         if term.has_graph:
             state.alive.add(key)
         elif term.depends and not term.penalty_of_grad and term.factor and term.cut is not None:

@@ -42,6 +42,7 @@ LISTENS: tuple[type[Event], ...] = (NonFinite, ScalerCalled, Step, Clear, Backwa
 
 _KEPT = 16
 _FIXES = {
+    "input": "drop or repair the rows that are not finite before they are batched: torch.isfinite(x).all(dim=1)",
     "sqrt": "keep the argument off zero: torch.sqrt(x + 1e-8)",
     "rsqrt": "keep the argument off zero: torch.rsqrt(x + 1e-8)",
     "norm": "keep the norm off zero: (x.pow(2).sum(-1) + 1e-8).sqrt()",
@@ -122,7 +123,9 @@ def finish(state: State, world: World) -> list[Finding]:
     site = event.op_site if event.op_site.file else event.site
     where = world.name(first.event.tensor) if first.event.tensor is not None else ""
     what = f"{first.event.what} {where}".strip()
-    because = event.reason or (f"`{event.op}` at line {site.line} is the first that can give it" if event.op else "")
+    because = f"`{event.op}` at line {site.line}: {event.reason}" if event.op and event.reason else event.reason
+    if event.op == "input":
+        because = event.reason
     step = first.step
     consumed = f"; step {step.index + 1} of the optimizer wrote it into the parameters" if step is not None else ""
     return [

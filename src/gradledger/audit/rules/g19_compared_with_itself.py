@@ -62,9 +62,9 @@ class _Pair:
 
 @dataclass(slots=True)
 class State:
-    """Comparisons by line and operation."""
+    """Comparisons by line, operation and where the two sides were made."""
 
-    pairs: dict[tuple[tuple[str, int], str], _Pair] = field(default_factory=dict)
+    pairs: dict[tuple[object, ...], _Pair] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -77,7 +77,8 @@ def update(state: State, event: Event, world: World) -> None:
     alias = event.left.alias_of_other or event.right.alias_of_other
     moves = event.left.has_graph or event.right.has_graph
     zero = event.value is None or abs(event.value) <= _ZERO
-    pair = state.pairs.setdefault((event.site.key(), event.op), _Pair(event))
+    sides = (event.left.op, event.left.site.key(), event.right.op, event.right.site.key())
+    pair = state.pairs.setdefault((event.site.key(), event.op, *sides), _Pair(event))
     if alias and moves and zero:
         if not pair.alias:
             pair.first = event

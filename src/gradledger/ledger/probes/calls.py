@@ -6,6 +6,7 @@ statistics are reported to the mode probe at any depth.
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -22,6 +23,8 @@ from gradledger.ledger.probes import _optional
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
+CHECKED_ITERATIONS = 20  # in these the inputs of calls are looked at for values that are not finite
+MAX_CHECKED = 1_000_000  # elements
 # In eval mode these choose a fused path only when no torch function mode is active: ours steps aside for the call.
 _FAST_PATH = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
 
@@ -117,6 +120,8 @@ class _Probe:
         for t in _flat(inputs):
             call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
             call.batch = call.batch or (t.shape[0] if t.dim() else 1)
+            if self.recorder.iteration < CHECKED_ITERATIONS and _not_finite(t):
+                self.session.bad_input = (self.recorder.iteration, site)
             if t.requires_grad and self.trace.active:
                 leaf = _terms.leaf_behind(self.trace, self.trace.token_of(t))
                 if leaf is not None:
@@ -185,6 +190,12 @@ class _Probe:
         for (file, line), tensors in reads.items():
             site = _site.Site(file, line, "")
             self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)))
+
+
+def _not_finite(tensor: torch.Tensor) -> bool:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.numel() > MAX_CHECKED:
+        return False
+    return tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum()))
 
 
 class _Mark:

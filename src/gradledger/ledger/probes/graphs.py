@@ -251,7 +251,10 @@ class _Probe:
         self.risky.setdefault(op.site.key(), (op.name, op.site, reason))
 
     def suspect(self) -> tuple[str, Site, str]:
-        """The last risky operation of this iteration."""
+        """The last risky operation of this iteration, or the call that was given a value that is not finite."""
+        iteration, site = self.session.bad_input
+        if iteration == self.recorder.iteration:
+            return "input", site, "the input of this call was not finite already: it is in the data, not made by the model"
         if self.risky_iteration < self.recorder.iteration - 1 or not self.risky:
             return "", NOWHERE, ""
         return list(self.risky.values())[-1]
