@@ -12,6 +12,7 @@ from gradledger.core.site import NOWHERE, Site
 Path = tuple[tuple[str, int], ...]
 
 _STEP = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.step\(\s*([A-Za-z_][\w.\[\]\"']*)?")
+_ASSIGNED = re.compile(r"((?:self\.)?[A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
 _BACKWARD = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.backward\(")
 
 
@@ -27,6 +28,12 @@ def optimizer_word(step: Site, world: World) -> str:
         return "optimizer"
     receiver, argument = match[1], match[2]
     return argument if argument and "scaler" in receiver.lower() else receiver
+
+
+def assigned_word(made: Site, world: World) -> str:
+    """The name that the line of `made` assigns to; "" when it shows none."""
+    match = _ASSIGNED.match(world.source(made))
+    return match[1] if match is not None else ""
 
 
 def loss_word(backward: Site, world: World) -> str:

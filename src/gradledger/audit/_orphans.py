@@ -28,7 +28,7 @@ def classify(tensor: int, world: World) -> str:
     if attribute is not None:
         return "M3" if attribute.kind == "tensors" and attribute.is_parameter else "M1"
     leaf = info.leaf
-    if leaf is not None and not leaf.is_parameter and (leaf.fed_to or leaf.in_loss):
+    if leaf is not None and not leaf.is_parameter and (leaf.fed_to or (leaf.in_loss and info.numel > 1)):
         return "G17"
     return "G12"
 

@@ -42,6 +42,7 @@ _EXISTENCE = frozenset(
     {
         "run_started", "run_ended", "module_made", "child_registered", "tensor_registered", "leaf_seen",
         "plain_attributes", "module_freed", "optimizer_made", "group_added", "scheduler_made", "loader_made",
+        "module_used",
     }
 )  # fmt: skip
 _ALONE = frozenset(

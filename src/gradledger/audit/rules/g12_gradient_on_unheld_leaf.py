@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gradledger.audit import _growing
+from gradledger.audit._cycle import assigned_word
 from gradledger.audit._orphans import is_copy
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule, Severity
@@ -66,12 +67,14 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
     free = key[0] < 0
     calls = [c.site for c in filled.calls if set(world.tensors_of(c.module)) & set(tensors)]
     made = world.tensor(tensors[0]).site if free else world.module(key[0]).site
-    optimizer = _nearest_optimizer(world)
+    optimizer = _busiest_optimizer(world)
     copied = not free and is_copy(tensors[0], world)
     severity: Severity = "warning" if copied else "error"
     if free:
-        what = f"`{world.name(tensors[0])}`"
-        site = made if made.file else filled.backward
+        word = assigned_word(made, world)
+        shape = list(world.tensor(tensors[0]).shape)
+        what = f"`{word}`" if word else f"a free parameter of shape {shape}"
+        site = optimizer if optimizer.file else made if made.file else filled.backward
     else:
         whole = len(tensors) == len(world.tensors_of(key[0]))
         what = f"`{world.module_name(key[0])}`" if whole else f"`{world.names(tensors)}`"
@@ -80,7 +83,10 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
         fix = f"evaluate {what.strip('`')} under torch.no_grad(), or call requires_grad_(False) on it once"
         tail = "it is written by copies only, so this costs memory and time and changes nothing else"
     else:
-        fix = f"hand it to the optimizer if it is to be trained, else requires_grad_(False): {what.strip('`')}"
+        fix = (
+            f"hand {what.strip('`')} to the optimizer on line {optimizer.line} if it is to be trained, else give it "
+            "requires_grad_(False)"
+        )
         tail = "nothing ever applies or clears it"
     return Finding(
         "G12",
@@ -103,7 +109,7 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
     )
 
 
-def _nearest_optimizer(world: World) -> Site:
+def _busiest_optimizer(world: World) -> Site:
     stepped = [o for o in world.optimizers.values() if o.steps]
     return max(stepped, key=lambda o: o.steps).site if stepped else NOWHERE
 

@@ -15,6 +15,7 @@ from gradledger.ledger import _site, _terms
 from gradledger.ledger._graph import Walk, walk
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Value
 
@@ -156,6 +157,8 @@ class _Probe:
 
     def _comparisons(self, one: _Pass, value: Value) -> None:
         for op, left, right in _terms.comparisons(self.trace, value.token)[:MAX_COMPARISONS]:
+            behind = (_terms.leaf_behind(self.trace, token) for token in op.ins[:2])
+            self.session.leaves_in_loss.update(leaf for leaf in behind if leaf is not None)
             zero = op.options.get("_zero")
             name = "difference" if op.name in ("sub", "rsub") else op.name
 
@@ -172,10 +175,11 @@ class _Probe:
             if number in self.seen_leaves:
                 continue
             self.seen_leaves.add(number)
-            if isinstance(leaf, torch.nn.Parameter):
+            if number in self.recorder.part(Registry).owners:
                 continue
             self.recorder.emit(
-                LeafSeen, self.session.leaf_sites.get(number, NOWHERE), tensor=number, shape=tuple(leaf.shape), is_parameter=False,
+                LeafSeen, self.session.leaf_sites.get(number, NOWHERE), tensor=number, shape=tuple(leaf.shape),
+                is_parameter=isinstance(leaf, torch.nn.Parameter),
                 fed_to=tuple(sorted(self.session.fed.get(number, ()))), in_loss=number in self.session.leaves_in_loss,
             )  # fmt: skip
 
