@@ -48,7 +48,9 @@ LOSSES = frozenset(
 )  # fmt: skip
 # What makes a difference a distance.
 DISTANCES = frozenset({"pow", "square", "abs", "norm", "huber", "vector_norm", "linalg_vector_norm", "logcosh", "mul"})
-EXPLICIT_SHAPES = frozenset({"unsqueeze", "getitem", "view", "reshape", "expand", "unsqueeze_", "expand_as", "broadcast_to"})
+EXPLICIT_SHAPES = frozenset(
+    {"unsqueeze", "getitem", "view", "reshape", "expand", "unsqueeze_", "expand_as", "broadcast_to"}
+)
 
 _cache: dict[Any, str] = {}
 
@@ -77,5 +79,5 @@ def is_inplace(func: Any) -> bool:
     """Whether the function writes into its first argument."""
     raw = raw_name(func)
     if raw.startswith("__"):
-        return raw.startswith("__i") and raw not in ("__index__", "__int__", "__invert__") or raw == "__setitem__"
+        return (raw.startswith("__i") and raw not in ("__index__", "__int__", "__invert__")) or raw == "__setitem__"
     return raw.endswith("_") and not raw.endswith("__") and not raw.startswith("requires_grad")

@@ -22,12 +22,13 @@ from gradledger.ledger._identity import FollowedTable, WeakTable
 
 E = TypeVar("E", bound=Event)
 P = TypeVar("P")
+Held = tuple[type[Event], Site, tuple[Any, ...], dict[str, Any]]  # a fact that is not told yet
 
 FULL_ITERATIONS = 20  # watched in full from the start
 SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
 SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
-TOLD_OF_A_KIND = 20  # iterations of one signature that are told in full before they are only counted
+TOLD_OF_A_KIND = 400  # iterations of one signature that are told before they are only counted (as in _thin.KEEP)
 MAX_TOLD = 4096  # signatures remembered
 MAX_HELD = 512  # facts held back in one iteration
 PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
@@ -92,7 +93,8 @@ class Recorder:
         self._dead_modules: list[int] = []
         self._deferred: dict[str, tuple[Callable[[], None], frozenset[type[Event]]]] = {}
         self._parts: dict[type, Any] = {}
-        self._held: list[tuple[type[Event], Site, tuple[Any, ...], dict[str, Any]]] = []
+        self._held: list[Held] = []
+        self._previous: tuple[int, list[Held]] | None = None
         self._told: dict[tuple[Any, ...], int] = {}
         self._loud = False
         self.counted_only = 0
@@ -108,7 +110,7 @@ class Recorder:
             site = _site.here(1)
         with self._lock:
             self._loud = True
-            if self._held:
+            if self._held or self._previous is not None:
                 self._tell_held()
             if self._dead_modules and cls is not ModuleFreed:
                 dead, self._dead_modules = self._dead_modules, []
@@ -126,8 +128,8 @@ class Recorder:
 
         In an iteration that is not watched in detail such facts are held back until the iteration ends, or until another
         fact is emitted.  An iteration that holds nothing else, and whose facts have the same sites and `signature`s (what
-        matters of the values, without ids that grow) as twenty iterations told before, is only counted; every power of
-        two of them is told again.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
+        matters of the values, without ids that grow) as many iterations told before, is only counted; every power of
+        two of them is told again, and so is the one right before an iteration that is told.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
         change: an iteration that differs in anything is told in full.
         """
         if not self.enabled:
@@ -141,10 +143,17 @@ class Recorder:
                 self._tell_held()
 
     def _tell_held(self) -> None:
+        if self._previous is not None:
+            iteration, before = self._previous
+            self._previous = None
+            self._tell(iteration, before)
         held, self._held = self._held, []
-        for cls, site, _, values in held:
+        self._tell(self.iteration, held)
+
+    def _tell(self, iteration: int, facts: list[Held]) -> None:
+        for cls, site, _, values in facts:
             self._seq += 1
-            self.sink.put(cls(seq=self._seq, iteration=self.iteration, site=site, **values))
+            self.sink.put(cls(seq=self._seq, iteration=iteration, site=site, **values))
 
     def _close_iteration(self) -> None:
         """The iteration ends: tell what was held back, or only count it."""
@@ -158,7 +167,8 @@ class Recorder:
                     self._tell_held()
                 else:
                     self.counted_only += 1
-                    self._held.clear()
+                    self._previous = (self.iteration, self._held)
+                    self._held = []
             self._loud = False
 
     def defer(self, key: str, flush: Callable[[], None], past: frozenset[type[Event]] = frozenset()) -> None:

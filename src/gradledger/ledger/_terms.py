@@ -17,7 +17,9 @@ from gradledger.ledger._trace import Call, Op, Trace, Value, is_ref
 
 _THROUGH = VIEWS | {"to", "clone", "double", "type", "half", "bfloat16", "positive", "type_as", "cpu", "cuda"}
 _CUTS = frozenset({"detach", "data", "detach_", "numpy"})
-_RANDOM = frozenset({"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"})
+_RANDOM = frozenset(
+    {"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"}
+)
 _NEAR = frozenset(
     {"add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill", "clamp", "clamp_", "mean", "sum", "maximum"}
 )
@@ -46,7 +48,7 @@ def unfold(trace: Trace, root: int) -> list[Part]:
         token, factor, divided = todo.pop()
         value = trace.values.get(token)
         op = value.op if value is not None else None
-        if value is None or op is None or prod(value.shape) != 1 and token != root:
+        if value is None or op is None or (prod(value.shape) != 1 and token != root):
             parts.append(Part(token, None, factor, op.site if op else NOWHERE, divided))
             continue
         if op.name in ("add", "sub", "rsub") and len(op.operands) == 2 and _scalars(trace, op):
@@ -122,13 +124,16 @@ def _weighted(trace: Trace, left: int, right: int, name: str) -> int | None:
 # ----------------------------------------------------------------------------------------------- terms
 
 
-def describe(trace: Trace, parts: list[Part], walk: Walk | None, trained: set[int], root_order: int) -> tuple[Term, ...]:
+def describe(
+    trace: Trace, parts: list[Part], walk: Walk | None, trained: set[int], root_order: int
+) -> tuple[Term, ...]:
     """Terms of a loss.  `trained`: numbers of tensors held by optimizers."""
     # the same tensor with the other sign, or under a tensor weight, is a combination and no repetition
     counts = Counter((p.token, p.factor > 0, p.divided) for p in parts if p.token is not None)
     neutral = _neutral(trace, parts)
     done: set[int] = set()
     terms: list[Term] = []
+    depends: tuple[int, ...]
     for part in parts:
         if part.token is None:
             depends, cut = _number_depends(trace, trained, root_order)
@@ -149,16 +154,30 @@ def describe(trace: Trace, parts: list[Part], walk: Walk | None, trained: set[in
             elif value.node in walk.by_number:
                 below = leaves_below(walk.by_number[value.node])
                 leaves = tuple(trace.recorder.tensor_id(t) for t in below)
-        depends: tuple[int, ...] = ()
+        depends = ()
         cut = None
         penalty = False
         if not value.graph:
             depends, cut, penalty = depends_on(trace, value.token, trained)
         terms.append(
             Term(
-                op.name if op else "input", op.site if op else NOWHERE, part.factor, _times(counts, part.token), value.graph, "tensor",
-                None, leaves, depends, cut, reduction, elements, batch, part.divided or divided, penalty, value.node,
-            )  # fmt: skip
+                op.name if op else "input",
+                op.site if op else NOWHERE,
+                part.factor,
+                _times(counts, part.token),
+                value.graph,
+                "tensor",
+                None,
+                leaves,
+                depends,
+                cut,
+                reduction,
+                elements,
+                batch,
+                part.divided or divided,
+                penalty,
+                value.node,
+            )
         )
     return tuple(terms)
 
@@ -191,9 +210,17 @@ def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool]:
         first = trace.values.get(op.ins[0])
         if op.name in LOSSES:
             arguments = op.options.get("_args") or ()
-            reduction = str(op.options.get("reduction", next((a for a in arguments if a in ("mean", "sum", "none", "batchmean")), "mean")))
+            reduction = str(
+                op.options.get(
+                    "reduction", next((a for a in arguments if a in ("mean", "sum", "none", "batchmean")), "mean")
+                )
+            )
             if reduction != "none":
-                counted = trace.values.get(op.ins[1]) if len(op.ins) > 1 and op.name in ("cross_entropy", "nll_loss") else first
+                counted = (
+                    trace.values.get(op.ins[1])
+                    if len(op.ins) > 1 and op.name in ("cross_entropy", "nll_loss")
+                    else first
+                )
                 shape = counted.shape if counted is not None else ()
                 return reduction, prod(shape), shape[0] if shape else 1, divided
         if op.name in REDUCTIONS and first is not None and prod(first.shape) != 1:
@@ -230,7 +257,15 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
         if not value.graph and nearest is None:
             inputs = [trace.values.get(t) for t in op.ins]
             if any(v is not None and v.graph for v in inputs):
-                how = op.name if op.name in _CUTS else "no_grad" if not op.grad_on else "integer" if not value.floating else op.name
+                how = (
+                    op.name
+                    if op.name in _CUTS
+                    else "no_grad"
+                    if not op.grad_on
+                    else "integer"
+                    if not value.floating
+                    else op.name
+                )
                 nearest = Cut(how, op.site)
         for t in op.ins:
             if t not in seen:
@@ -310,11 +345,18 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
     base, selection, plus, discount, masked = _affine(trace, token)
     bootstrap = plus and bool(calls) and base is not None and (discount is not None or masked)
     return Operand(
-        shape=value.shape, has_graph=value.graph, op=value.op.name if value.op else "input", site=value.op.site if value.op else NOWHERE,
-        calls=calls, selection=selection and not plus and bool(calls), bootstrap=bootstrap, discount=discount,
-        alias_of_other=_is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs), cut=cut,
+        shape=value.shape,
+        has_graph=value.graph,
+        op=value.op.name if value.op else "input",
+        site=value.op.site if value.op else NOWHERE,
+        calls=calls,
+        selection=selection and not plus and bool(calls),
+        bootstrap=bootstrap,
+        discount=discount,
+        alias_of_other=_is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs),
+        cut=cut,
         made_from=names,
-    )  # fmt: skip
+    )
 
 
 def _calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple[str, ...], Cut | None]:
@@ -447,7 +489,11 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
             masked = masked or len(with_call) < len(sides)
             selection = False
             token = with_call[0]
-        elif op.name in SELECTIONS or op.name in _CUTS or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum"):
+        elif (
+            op.name in SELECTIONS
+            or op.name in _CUTS
+            or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum")
+        ):
             selection = selection and (op.name in SELECTIONS or op.name in _CUTS)
             with_call = [t for t in op.ins if _has_call(trace, t)]
             if not with_call:
@@ -508,9 +554,24 @@ def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
         return True
     left[0] -= 1
     x, y = trace.values.get(a), trace.values.get(b)
-    if left[0] < 0 or x is None or y is None or x.op is None or y.op is None or x.call is not None or y.call is not None:
+    if (
+        left[0] < 0
+        or x is None
+        or y is None
+        or x.op is None
+        or y.op is None
+        or x.call is not None
+        or y.call is not None
+    ):
         return False
-    if x.iteration != y.iteration or x.shape != y.shape or x.op.name != y.op.name or x.op.name in _RANDOM or x.op.inplace or y.op.inplace:
+    if (
+        x.iteration != y.iteration
+        or x.shape != y.shape
+        or x.op.name != y.op.name
+        or x.op.name in _RANDOM
+        or x.op.inplace
+        or y.op.inplace
+    ):
         return False
     if not x.op.ins or len(x.op.ins) != len(y.op.ins) or _numbers(x.op) != _numbers(y.op):
         return False

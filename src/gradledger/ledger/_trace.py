@@ -18,13 +18,19 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+from torch import overrides
+from torch.overrides import TorchFunctionMode
 
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._identity import WeakTable
 from gradledger.ledger._naming import ELEMENTWISE, EXITS, VIEWS, canonical, is_inplace, raw_name
 from gradledger.ledger._recorder import Recorder
+
+# Python API of torch for its mode stack, without type annotations
+_stack_height: Callable[[], int] = vars(overrides)["_len_torch_function_stack"]
+_pop: Callable[[], Any] = vars(overrides)["_pop_mode"]
+_push: Callable[[Any], None] = vars(overrides)["_push_mode"]
 
 KEPT_ITERATIONS = 2  # older values are forgotten
 MAX_OPS = 20_000  # an iteration with more operations than this is watched no further
@@ -145,7 +151,9 @@ class Listeners:
     grad_read: list[Callable[[torch.Tensor, Any, FrameType], None]] = field(default_factory=list)
     flag_set: list[Callable[[torch.Tensor, bool, bool], None]] = field(default_factory=list)
     data_set: list[Callable[[torch.Tensor, torch.Tensor, int | None, float | None], None]] = field(default_factory=list)
-    written: list[Callable[[torch.Tensor, torch.Tensor | None, str, float | None, Op], None]] = field(default_factory=list)
+    written: list[Callable[[torch.Tensor, torch.Tensor | None, str, float | None, Op], None]] = field(
+        default_factory=list
+    )
     user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
 
 
@@ -184,10 +192,10 @@ class Trace:
         if self._mode is not None or self.inside:
             return
         self._mode = _Mode(self)
-        above = [_pop_mode() for _ in range(_len_torch_function_stack())]
-        _push_mode(self._mode)
+        above = [_pop() for _ in range(_stack_height())]
+        _push(self._mode)
         for mode in reversed(above):
-            _push_mode(mode)
+            _push(mode)
 
     def off(self) -> None:
         """Take our mode out, wherever it is in the stack.
@@ -201,13 +209,13 @@ class Trace:
         if self._mode is None or self.inside:
             return
         above = []
-        while _len_torch_function_stack():
-            mode = _pop_mode()
+        while _stack_height():
+            mode = _pop()
             if mode is self._mode:
                 break
             above.append(mode)
         for mode in reversed(above):
-            _push_mode(mode)
+            _push(mode)
         self._mode = None
 
     def settle(self) -> None:
@@ -269,7 +277,13 @@ class Trace:
         if value is None or value.op is None:
             return None
         op = value.op
-        return Origin(op.name, op.site, op.site.in_init or op.site.function == "__init__", op.in_forward, self._from_parameter(value))
+        return Origin(
+            op.name,
+            op.site,
+            op.site.in_init or op.site.function == "__init__",
+            op.in_forward,
+            self._from_parameter(value),
+        )
 
     def _from_parameter(self, value: Value) -> bool:
         for _ in range(8):
@@ -304,19 +318,37 @@ class Trace:
         elif is_parameter and leaf is None:
             leaf = self.recorder.tensor_id(tensor)
         value = Value(
-            token, op, tuple(tensor.shape), graph, node, self.recorder.iteration, leaf, tensor.is_floating_point(),
-            is_parameter=is_parameter, is_leaf=is_leaf,
-        )  # fmt: skip
+            token,
+            op,
+            tuple(tensor.shape),
+            graph,
+            node,
+            self.recorder.iteration,
+            leaf,
+            tensor.is_floating_point(),
+            is_parameter=is_parameter,
+            is_leaf=is_leaf,
+        )
         self.values[token] = value
         self._by_iteration[self.recorder.iteration].append(token)
         return value
 
-    def enter_results(self, tensors: list[torch.Tensor], name: str, ins: list[torch.Tensor], site: Site, **options: Any) -> list[Value]:
+    def enter_results(
+        self, tensors: list[torch.Tensor], name: str, ins: list[torch.Tensor], site: Site, **options: Any
+    ) -> list[Value]:
         """Record an operation that torch functions do not show (autograd.grad, a custom Function)."""
         op = self._op(name, site, tuple(self.token_of(t) for t in ins), (), dict(options), torch.is_grad_enabled())
         return [self._enter(self.tokens.renumber(t), t, op) for t in tensors]
 
-    def _op(self, name: str, site: Site, ins: tuple[int, ...], operands: tuple[Any, ...], options: dict[str, Any], grad_on: bool) -> Op:
+    def _op(
+        self,
+        name: str,
+        site: Site,
+        ins: tuple[int, ...],
+        operands: tuple[Any, ...],
+        options: dict[str, Any],
+        grad_on: bool,
+    ) -> Op:
         self.order += 1
         self.ops += 1
         return Op(name, site, ins, operands, options, grad_on, self.order, self.depth > 0)
@@ -352,7 +384,8 @@ class Trace:
         operands: tuple[Any, ...] = ()
         if name in ELEMENTWISE:
             operands = tuple(
-                _Ref(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None for a in args[:2]
+                _Ref(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
+                for a in args[:2]
             )
         options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, _SIMPLE)}
         numbers = tuple(a for a in args if isinstance(a, _SIMPLE) or a is None)
@@ -382,7 +415,13 @@ class Trace:
                     look(frame)
 
     def _note_aliases(
-        self, op: Op, name: str, ins: list[torch.Tensor], tokens: tuple[int, ...], outs: list[torch.Tensor], results: list[Value]
+        self,
+        op: Op,
+        name: str,
+        ins: list[torch.Tensor],
+        tokens: tuple[int, ...],
+        outs: list[torch.Tensor],
+        results: list[Value],
     ) -> None:
         if not ins:
             return
@@ -411,7 +450,9 @@ class Trace:
             if base is not None and base.node:
                 made = base.op
                 self.alias_writes.append(
-                    AliasWrite(op.name, op.site, alias, base.node, made.name if made else "", made.site if made else NOWHERE)
+                    AliasWrite(
+                        op.name, op.site, alias, base.node, made.name if made else "", made.site if made else NOWHERE
+                    )
                 )
         if self.optimizer_running:
             return
@@ -475,7 +516,9 @@ class Trace:
                     listener(tensor, out, caller)
         elif isinstance(out, torch.Tensor) and attribute in ("data", "T", "mT", "real", "imag", "H"):
             op = self._op(attribute, _site.here(2), (self.token_of(tensor),), (), {}, torch.is_grad_enabled())
-            result = self._enter(self.tokens.renumber(out), out, op) if self.tokens.find(out) is None else self.value_of(out)
+            result = (
+                self._enter(self.tokens.renumber(out), out, op) if self.tokens.find(out) is None else self.value_of(out)
+            )
             self._note_aliases(op, attribute, [tensor], op.ins, [out], [result])
 
     def was_set(self, attribute: str, tensor: torch.Tensor, new: Any, before: Any) -> None:
@@ -495,7 +538,9 @@ class Trace:
             for on_data in self.listeners.data_set:
                 on_data(tensor, new, number, tau)
             if self.recorder.tensors.find(tensor) is None:
-                self._enter(self.tokens.renumber(tensor), tensor, self._op("data", _site.here(2), (token,), (), {}, True))
+                self._enter(
+                    self.tokens.renumber(tensor), tensor, self._op("data", _site.here(2), (token,), (), {}, True)
+                )
 
 
 class _Ref(int):
@@ -508,7 +553,9 @@ def is_ref(operand: Any) -> bool:
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad) or not tensor.requires_grad
+    return (
+        isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad) or not tensor.requires_grad
+    )
 
 
 def _node_number(tensor: torch.Tensor) -> int:
@@ -521,7 +568,7 @@ def _node_number(tensor: torch.Tensor) -> int:
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
     try:
-        return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return False
 
@@ -602,3 +649,8 @@ class _Mode(TorchFunctionMode):
 
 
 _WATCHED_READS = frozenset({"grad", "data", "T", "mT", "real", "imag", "H"})
+
+
+def is_our_mode(mode: Any) -> bool:
+    """Whether a torch function mode is the trace's own."""
+    return isinstance(mode, _Mode)

@@ -101,7 +101,9 @@ class _Probe:
                 self.session.emit_unseen(lost)
             if by_hand:
                 tensors = tuple(dict.fromkeys(t for d in by_hand for t in d.tensors))
-                self.recorder.emit(Clear, NOWHERE, how="zero", optimizer=None, module=None, tensors=tensors, dropped=by_hand)
+                self.recorder.emit(
+                    Clear, NOWHERE, how="zero", optimizer=None, module=None, tensors=tensors, dropped=by_hand
+                )
         return one
 
     def _look_at_root(self, one: _Pass) -> None:
@@ -145,7 +147,9 @@ class _Probe:
                 self._comparisons(one, value)
         if standing:
             one.covers = tuple(
-                b for b, (_, tokens) in self.walked.items() if b in standing and b != one.repeats and tokens & one.tokens
+                b
+                for b, (_, tokens) in self.walked.items()
+                if b in standing and b != one.repeats and tokens & one.tokens
             )
         calls = []
         for call in self.trace.calls.values():
@@ -164,7 +168,13 @@ class _Probe:
 
             def emit(op: Any = op, left: Any = left, right: Any = right, zero: Any = zero, name: str = name) -> None:
                 self.recorder.emit(
-                    Comparison, op.site, backward=one.number, op=name, left=left, right=right, value=0.0 if zero else None
+                    Comparison,
+                    op.site,
+                    backward=one.number,
+                    op=name,
+                    left=left,
+                    right=right,
+                    value=0.0 if zero else None,
                 )
 
             one.comparisons.append(emit)
@@ -178,10 +188,14 @@ class _Probe:
             if number in self.recorder.part(Registry).owners:
                 continue
             self.recorder.emit(
-                LeafSeen, self.session.leaf_sites.get(number, NOWHERE), tensor=number, shape=tuple(leaf.shape),
+                LeafSeen,
+                self.session.leaf_sites.get(number, NOWHERE),
+                tensor=number,
+                shape=tuple(leaf.shape),
                 is_parameter=isinstance(leaf, torch.nn.Parameter),
-                fed_to=tuple(sorted(self.session.fed.get(number, ()))), in_loss=number in self.session.leaves_in_loss,
-            )  # fmt: skip
+                fed_to=tuple(sorted(self.session.fed.get(number, ()))),
+                in_loss=number in self.session.leaves_in_loss,
+            )
 
     # ------------------------------------------------------------------ after
 
@@ -203,25 +217,52 @@ class _Probe:
         self.recorder.backwards += 1
         if one.walk is None:
             for call in self.trace.calls.values():
-                call.closed = call.closed or (not call.walked and call.alive)  # what this pass walked was not looked at: cannot be judged
+                call.closed = call.closed or (
+                    not call.walked and call.alive
+                )  # what this pass walked was not looked at: cannot be judged
         if one.method == "backward":
             leaves = tuple(self.session.lifecycle.after_backward(one.number))
         else:
             leaves = tuple(n for t in one.inputs if (n := self.recorder.tensors.find(t)) is not None)
         root = one.roots[0] if one.roots else None
         reached = tuple(self.recorder.tensor_id(t) for t in one.walk.leaves) if one.walk is not None else ()
-        values = dict(
-            backward=one.number, method=one.method, leaves=leaves, retain_graph=one.retain,
-            create_graph=one.create, raised=raised, root_is_leaf=root is not None and root.is_leaf and root.requires_grad,
-            root_has_graph=root is not None and root.requires_grad, value=one.value, root_age=one.age, repeats=one.repeats,
-            covers=one.covers, detailed=one.walk is not None, root_op=one.root_op, root_site=one.root_site,
-            root_shape=tuple(root.shape) if root is not None else (), terms=one.terms, calls=one.calls, reached=reached,
-            cuts=one.cuts, no_grad_site=one.no_grad_site, scaled=root is not None and self.session.is_scaled(root),
-        )  # fmt: skip
+        values = {
+            "backward": one.number,
+            "method": one.method,
+            "leaves": leaves,
+            "retain_graph": one.retain,
+            "create_graph": one.create,
+            "raised": raised,
+            "root_is_leaf": root is not None and root.is_leaf and root.requires_grad,
+            "root_has_graph": root is not None and root.requires_grad,
+            "value": one.value,
+            "root_age": one.age,
+            "repeats": one.repeats,
+            "covers": one.covers,
+            "detailed": one.walk is not None,
+            "root_op": one.root_op,
+            "root_site": one.root_site,
+            "root_shape": tuple(root.shape) if root is not None else (),
+            "terms": one.terms,
+            "calls": one.calls,
+            "reached": reached,
+            "cuts": one.cuts,
+            "no_grad_site": one.no_grad_site,
+            "scaled": root is not None and self.session.is_scaled(root),
+        }
         signature = (
-            one.method, leaves, one.retain, one.create, bool(raised), values["root_is_leaf"], values["root_has_graph"],
-            one.repeats is None, len(one.covers), one.value is None or math.isfinite(one.value), one.walk is None,
-        )  # fmt: skip
+            one.method,
+            leaves,
+            one.retain,
+            one.create,
+            bool(raised),
+            values["root_is_leaf"],
+            values["root_has_graph"],
+            one.repeats is None,
+            len(one.covers),
+            one.value is None or math.isfinite(one.value),
+            one.walk is None,
+        )
         self.recorder.note(Backward, one.site, signature, values)
         for emit in one.comparisons:
             emit()
@@ -247,9 +288,15 @@ class _Probe:
         for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
             self.trace.alias_writes.remove(write)
             self.recorder.emit(
-                AliasWritten, write.site, backward=one.number, op=write.op, alias_how=write.alias.how,
-                alias_site=write.alias.site, base_op=write.base_op, base_site=write.base_site,
-            )  # fmt: skip
+                AliasWritten,
+                write.site,
+                backward=one.number,
+                op=write.op,
+                alias_how=write.alias.how,
+                alias_site=write.alias.site,
+                base_op=write.base_op,
+                base_site=write.base_site,
+            )
 
     def _grad_results(self, one: _Pass, result: Any) -> None:
         results = [t for t in _list(result) if t is not None]
@@ -273,6 +320,8 @@ def install(session: Session) -> Undo:
     session.first_non_finite = probe.first_non_finite
     recorder = session.recorder
     return together(
-        observe(recorder, torch.autograd, "backward", before=probe.before_backward, after=probe.after, raised=probe.raised),
+        observe(
+            recorder, torch.autograd, "backward", before=probe.before_backward, after=probe.after, raised=probe.raised
+        ),
         observe(recorder, torch.autograd, "grad", before=probe.before_grad, after=probe.after, raised=probe.raised),
     )

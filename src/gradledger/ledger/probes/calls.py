@@ -15,11 +15,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 from gradledger.core.events import GradientsRead, ModuleCalled, ModuleUsed
+from gradledger.core.site import Site
 from gradledger.ledger import _site, _terms
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Call, Op, Value
-from gradledger.ledger.probes import _optional
+from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
@@ -100,7 +101,7 @@ class _Probe:
             self.trace.depth = len(self.entered)
             root = self.entered[0][0]() if self.entered else module
             if root is not None and getattr(module, "running_mean", None) is not None and module.training:
-                _optional.statistics(self.session, module, root)
+                modes.statistics(self.session, module, root)
             if call is not None and output is not None:
                 self._end(call, module, output)
 
@@ -111,12 +112,18 @@ class _Probe:
         if scans < SCANS or self.recorder.calls % 64 == 0:
             # what forward itself hangs on a module shows at the next call
             self.scanned[number] = scans + 1
-            _optional.scan_tree(self.session, module)
+            modules.scan_tree(self.session, module)
         self.numbers += 1
         call = Call(
-            self.numbers, number, site, module.training, torch.is_grad_enabled(), self.recorder.iteration, self.trace.order,
+            self.numbers,
+            number,
+            site,
+            module.training,
+            torch.is_grad_enabled(),
+            self.recorder.iteration,
+            self.trace.order,
             gap=self.recorder.backwards,
-        )  # fmt: skip
+        )
         for t in _flat(inputs):
             call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
             call.batch = call.batch or (t.shape[0] if t.dim() else 1)
@@ -143,14 +150,21 @@ class _Probe:
                         known.call = call
             call.outputs = tuple(tokens)
         made = [t.grad_fn for t in tensors if t.requires_grad and t.grad_fn is not None]
-        call.nodes = tuple(node._sequence_nr() for node in made)  # type: ignore[attr-defined]
+        call.nodes = tuple(node._sequence_nr() for node in made)
         call.marks = tuple(_mark(node) for node in made)
         call.elements = sum(t.numel() for t in tensors)
         self.trace.calls[call.number] = call
         self.recorder.emit(
-            ModuleCalled, call.site, call=call.number, module=call.module, training=call.training, grad_on=call.grad_on,
-            output_has_graph=call.output_has_graph, inputs_need_grad=call.inputs_need_grad, batch=call.batch,
-        )  # fmt: skip
+            ModuleCalled,
+            call.site,
+            call=call.number,
+            module=call.module,
+            training=call.training,
+            grad_on=call.grad_on,
+            output_has_graph=call.output_has_graph,
+            inputs_need_grad=call.inputs_need_grad,
+            batch=call.batch,
+        )
         self.recorder.call_done()
 
     # ------------------------------------------------------------------ listeners of the trace
@@ -188,7 +202,7 @@ class _Probe:
     def flush_reads(self, *_: Any) -> None:
         reads, self.reads = self.reads, {}
         for (file, line), tensors in reads.items():
-            site = _site.Site(file, line, "")
+            site = Site(file, line, "")
             self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)))
 
 

@@ -30,7 +30,9 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
         if facts is not None:
             with session.recorder.guard(name):
                 session.lifecycle.changed_by_torch([parameters] if isinstance(parameters, torch.Tensor) else parameters)
-                norm = float(result.detach()) if isinstance(result, torch.Tensor) and result.device.type == "cpu" else None
+                norm = (
+                    float(result.detach()) if isinstance(result, torch.Tensor) and result.device.type == "cpu" else None
+                )
                 session.recorder.emit(Clip, _site.here(1), method=name, total_norm=norm, **facts)
         return result
 
@@ -45,15 +47,15 @@ def _look(session: Session, parameters: Any, args: tuple[Any, ...], kwargs: dict
     fills = [f for leaf in leaves for f in leaf.fills]
     limit = args[0] if args else next((kwargs[k] for k in ("max_norm", "clip_value") if k in kwargs), 0.0)
     scale = session.scale_of(tensors)
-    return dict(
-        tensors=tuple(leaf.number for leaf in leaves),
-        given=len(tensors),
-        limit=float(limit),
-        pending=tuple(sorted({b for b, c in fills if c == 0})),
-        consumed=bool(fills) and all(c > 0 for _, c in fills),
-        scaled=scale is not None,
-        scale=scale,
-    )
+    return {
+        "tensors": tuple(leaf.number for leaf in leaves),
+        "given": len(tensors),
+        "limit": float(limit),
+        "pending": tuple(sorted({b for b, c in fills if c == 0})),
+        "consumed": bool(fills) and all(c > 0 for _, c in fills),
+        "scaled": scale is not None,
+        "scale": scale,
+    }
 
 
 def install(session: Session) -> Undo:

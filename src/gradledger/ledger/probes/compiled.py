@@ -19,7 +19,8 @@ def install(session: Session) -> Undo:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session.recorder.forbid_detail(
-            "compile", "the program uses torch.compile: operations and module calls are not looked at one by one after that"
+            "compile",
+            "the program uses torch.compile: operations and module calls are not looked at one by one after that",
         )
 
     return together(

@@ -116,9 +116,18 @@ class _Probe:
         line.reported = line.calls
         (then, then_site), _ = line.then.most_common(1)[0] if line.then else (("", NOWHERE), 0)
         self.recorder.emit(
-            GraphDiscarded, line.site, module=line.module, calls=line.calls, walked=line.walked, then=then, then_site=then_site,
-            training=line.training, inputs_need_grad=line.inputs_need_grad, elements=line.elements, in_a_row=line.in_a_row,
-        )  # fmt: skip
+            GraphDiscarded,
+            line.site,
+            module=line.module,
+            calls=line.calls,
+            walked=line.walked,
+            then=then,
+            then_site=then_site,
+            training=line.training,
+            inputs_need_grad=line.inputs_need_grad,
+            elements=line.elements,
+            in_a_row=line.in_a_row,
+        )
 
     def end(self) -> None:
         self.judge_calls(everything=True)
@@ -149,7 +158,11 @@ class _Probe:
             self._look_alive((*place, "output"), "output", outputs, _is_there)
 
     def _look_alive(
-        self, key: tuple[Any, ...], what: str, line: deque[tuple[int, weakref.ref[Any], Site]], alive_now: Callable[[Any], bool]
+        self,
+        key: tuple[Any, ...],
+        what: str,
+        line: deque[tuple[int, weakref.ref[Any], Site]],
+        alive_now: Callable[[Any], bool],
     ) -> None:
         """Report a line nearly all of whose results of earlier iterations still have their graph."""
         for attempt in (0, 1):
@@ -201,9 +214,15 @@ class _Probe:
                 self.growing[key] += 1
                 if self.growing[key] in (3, 16, 128):
                     self.recorder.emit(
-                        GraphsAlive, op.site, what="running sum", alive=self.growing[key], looked=self.growing[key],
-                        age=self.growing[key], made_site=op.site, growing=True,
-                    )  # fmt: skip
+                        GraphsAlive,
+                        op.site,
+                        what="running sum",
+                        alive=self.growing[key],
+                        looked=self.growing[key],
+                        age=self.growing[key],
+                        made_site=op.site,
+                        growing=True,
+                    )
 
     def _broadcast(self, op: Op, result: Value) -> None:
         """Remember a matrix made from [B] and [B, 1]; whether it matters is known when a reverse pass comes from it."""
@@ -211,7 +230,13 @@ class _Probe:
         if a is None or b is None or op.name == "where":
             return
         left, right = a.shape, b.shape
-        out = result.shape if op.name in _ARITHMETIC else torch.broadcast_shapes(left, right) if op.name in _PAIRWISE else left
+        out = (
+            result.shape
+            if op.name in _ARITHMETIC
+            else _joined(left, right)
+            if op.name in _PAIRWISE
+            else left
+        )
         if left == right or not _outer(left, right, tuple(out)):
             return
         if len(self.wide) >= MAX_WIDE:
@@ -228,9 +253,17 @@ class _Probe:
             if seen > 4 and seen & (seen - 1):
                 continue
             self.recorder.emit(
-                Broadcast, op.site, op=op.name, left=a.shape, right=b.shape, out=wide.out, has_graph=a.graph or b.graph,
-                explicit=deliberate, left_site=a.op.site if a.op else NOWHERE, right_site=b.op.site if b.op else NOWHERE,
-            )  # fmt: skip
+                Broadcast,
+                op.site,
+                op=op.name,
+                left=a.shape,
+                right=b.shape,
+                out=wide.out,
+                has_graph=a.graph or b.graph,
+                explicit=deliberate,
+                left_site=a.op.site if a.op else NOWHERE,
+                right_site=b.op.site if b.op else NOWHERE,
+            )
 
     # ------------------------------------------------------------------ non-finite values
 
@@ -254,7 +287,11 @@ class _Probe:
         """The last risky operation of this iteration, or the call that was given a value that is not finite."""
         iteration, site = self.session.bad_input
         if iteration == self.recorder.iteration:
-            return "input", site, "the input of this call was not finite already: it is in the data, not made by the model"
+            return (
+                "input",
+                site,
+                "the input of this call was not finite already: it is in the data, not made by the model",
+            )
         if self.risky_iteration < self.recorder.iteration - 1 or not self.risky:
             return "", NOWHERE, ""
         return list(self.risky.values())[-1]
@@ -279,6 +316,13 @@ def _has_graph(tensor: Any) -> bool:
 
 def _is_there(mark: Any) -> bool:
     return mark is not None
+
+
+def _joined(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that two shapes broadcast to."""
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    padded = (1,) * (len(longer) - len(shorter)) + shorter
+    return tuple(max(a, b) for a, b in zip(longer, padded, strict=True))
 
 
 def _outer(left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]) -> bool:
@@ -312,7 +356,11 @@ def _divides_by_zero(tensor: torch.Tensor, args: Any) -> str:
 
 
 def _edge_of_one(tensor: torch.Tensor, args: Any) -> str:
-    return "an operand is at or beyond 1 in size, where the derivative is infinite" if bool((tensor.abs() >= 1).any()) else ""
+    return (
+        "an operand is at or beyond 1 in size, where the derivative is infinite"
+        if bool((tensor.abs() >= 1).any())
+        else ""
+    )
 
 
 def _root_power(tensor: torch.Tensor, args: Any) -> str:
@@ -328,10 +376,23 @@ def _large(tensor: torch.Tensor, args: Any) -> str:
 
 
 _RISKS = {
-    "sqrt": _zero, "rsqrt": _not_positive, "log": _not_positive, "log2": _not_positive, "log10": _not_positive,
-    "div": _divides_by_zero, "rdiv": _divides_by_zero, "reciprocal": _divides_by_zero, "acos": _edge_of_one, "asin": _edge_of_one,
-    "arccos": _edge_of_one, "arcsin": _edge_of_one, "atanh": _edge_of_one, "pow": _root_power, "exp": _large, "cdist": _zero,
-}  # fmt: skip
+    "sqrt": _zero,
+    "rsqrt": _not_positive,
+    "log": _not_positive,
+    "log2": _not_positive,
+    "log10": _not_positive,
+    "div": _divides_by_zero,
+    "rdiv": _divides_by_zero,
+    "reciprocal": _divides_by_zero,
+    "acos": _edge_of_one,
+    "asin": _edge_of_one,
+    "arccos": _edge_of_one,
+    "arcsin": _edge_of_one,
+    "atanh": _edge_of_one,
+    "pow": _root_power,
+    "exp": _large,
+    "cdist": _zero,
+}
 
 
 def install(session: Session) -> Undo:

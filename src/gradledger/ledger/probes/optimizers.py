@@ -91,7 +91,9 @@ class _Probe:
         self.session.before_step(parameters, site)
         index = self.steps.get(optimizer, 0)
         signature = (number, closure, tuple((v.tensors, v.grad, v.frozen, self._fills(v.fills)) for v in lives))
-        self.recorder.note(Step, site, signature, dict(optimizer=number, index=index, lives=lives, closure=closure))
+        self.recorder.note(
+            Step, site, signature, {"optimizer": number, "index": index, "lives": lives, "closure": closure}
+        )
 
     def _fills(self, fills: tuple[Fill, ...]) -> tuple[tuple[int, int], ...]:
         """What matters of a history: how old each contribution is and how often it was consumed, both capped."""
@@ -126,17 +128,24 @@ class _Probe:
         module = args[0]
         return self._clearing(module.parameters(), module=self.recorder.module_id(module))
 
-    def _clearing(self, tensors: Iterable[torch.Tensor], optimizer: int | None = None, module: int | None = None) -> list[Leaf]:
+    def _clearing(
+        self, tensors: Iterable[torch.Tensor], optimizer: int | None = None, module: int | None = None
+    ) -> list[Leaf]:
         numbers, dropped, leaves = self.session.lifecycle.clear(tensors)
         now = self.recorder.backwards
         signature = (
-            "zero_grad", optimizer, module, numbers,
+            "zero_grad",
+            optimizer,
+            module,
+            numbers,
             tuple((min(now - d.backward, 8), min(d.consumed, 3), d.read, d.tensors) for d in dropped[-6:]),
-        )  # fmt: skip
+        )
         self.recorder.note(
-            Clear, _site.here(2), signature,
-            dict(how="zero_grad", optimizer=optimizer, module=module, tensors=numbers, dropped=dropped),
-        )  # fmt: skip
+            Clear,
+            _site.here(2),
+            signature,
+            {"how": "zero_grad", "optimizer": optimizer, "module": module, "tensors": numbers, "dropped": dropped},
+        )
         self.clearing += 1
         return leaves
 
@@ -185,6 +194,15 @@ def install(session: Session) -> Undo:
         post.remove,
         observe(recorder, base, "__init__", before=probe.init_before, after=probe.init_after, raised=probe.init_raised),
         observe(recorder, base, "add_param_group", after=probe.group_added),
-        observe(recorder, base, "zero_grad", before=probe.optimizer_clear, after=probe.clear_done, raised=probe.clear_failed),
-        observe(recorder, torch.nn.Module, "zero_grad", before=probe.module_clear, after=probe.clear_done, raised=probe.clear_failed),
+        observe(
+            recorder, base, "zero_grad", before=probe.optimizer_clear, after=probe.clear_done, raised=probe.clear_failed
+        ),
+        observe(
+            recorder,
+            torch.nn.Module,
+            "zero_grad",
+            before=probe.module_clear,
+            after=probe.clear_done,
+            raised=probe.clear_failed,
+        ),
     )
