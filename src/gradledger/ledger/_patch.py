@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from gradledger.ledger._jit import same_operation
 from gradledger.ledger._recorder import Recorder
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -77,6 +78,7 @@ def observe(
 
     installed = wrapper if nest is None else outermost
     setattr(owner, name, installed)
+    same_operation(original, installed)
 
     def undo() -> None:
         if vars(owner).get(name) is installed:  # somebody may have patched over us: then leave theirs alone

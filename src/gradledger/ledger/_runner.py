@@ -17,7 +17,6 @@ import os
 import pkgutil
 import runpy
 import signal
-import subprocess
 import sys
 import threading
 import traceback
@@ -139,7 +138,10 @@ def run(
     except BaseException as caught:
         error = caught
     arm.unset()
-    exit_code, interrupt = _conclude(error)
+    exit_code, interrupt, left = _conclude(error)
+    if target.kind == "script" and not left:  # as Python does, except on its way out
+        main.__dict__.pop("__file__", None)
+        main.__dict__.pop("__cached__", None)
     _wait_for_threads()
     if os.getpid() != owner:
         _end(exit_code, interrupt)
@@ -168,9 +170,8 @@ def _take_over(target: Target) -> ModuleType:
     threading.excepthook = threading.__excepthook__
     first = "-m" if target.kind == "module" else target.name
     sys.argv[:] = [first, *target.argv]
-    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     command = ["-m", target.name] if target.kind == "module" else [target.name]
-    sys.orig_argv[:] = [sys.orig_argv[0], *options, *command, *target.argv]
+    sys.orig_argv[:] = [*_interpreter(sys.orig_argv), *command, *target.argv]
 
     if target.kind == "folder":
         folder: str | None = _absolute(target.name)
@@ -189,6 +190,14 @@ def _take_over(target: Target) -> ModuleType:
     main.__dict__.update(__loader__=importlib.machinery.BuiltinImporter, __annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
     return main
+
+
+def _interpreter(command: list[str]) -> list[str]:
+    """The first part of a command line of Python: the interpreter and its options."""
+    end = 1
+    while end < len(command) and command[end].startswith("-") and not command[end].startswith(("-m", "-c", "--")):
+        end += 2 if command[end] in ("-W", "-X") else 1
+    return command[:end]
 
 
 def _absolute(name: str) -> str:
@@ -210,37 +219,28 @@ def _run_script(target: Target, main: ModuleType) -> None:
         names["__loader__"] = importlib.machinery.SourcelessFileLoader("__main__", path)
     else:
         names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
-    error: BaseException | None = None
     try:
         if code is None:
             code = compile(source, path, "exec", dont_inherit=True)
         exec(code, names)
-    except BaseException as caught:
-        error = caught
-        raise
     finally:
         _flush()
-        if not isinstance(error, SystemExit):  # Python takes these two back, except on its way out
-            names.pop("__file__", None)
-            names.pop("__cached__", None)
-        error = None
 
 
 _frames.entry(_run_script)
 
 
-def _conclude(error: BaseException | None) -> tuple[int, int | None]:
-    """Print what Python prints about the end of a program; returns (exit code, signal or None)."""
+def _conclude(error: BaseException | None) -> tuple[int, int | None, bool]:
+    """Print what Python prints about the end of a program; returns (exit code, signal or None, left by SystemExit)."""
     if error is None:
-        return 0, None
+        return 0, None, False
     if isinstance(error, SystemExit):
-        return _exit_status(error), None
+        return _exit_status(error), None, True
     _frames.scrub(error)
     kind, tb = type(error), error.__traceback__
     sys.last_type, sys.last_value, sys.last_traceback = kind, error, tb
     if sys.version_info >= (3, 12):
         sys.last_exc = error
-    status = 1
     hook = getattr(sys, "excepthook", None)
     try:
         if hook is None:
@@ -249,7 +249,7 @@ def _conclude(error: BaseException | None) -> tuple[int, int | None]:
         else:
             hook(kind, error, tb)
     except SystemExit as nested:
-        return _exit_status(nested), None
+        return _exit_status(nested), None, True
     except BaseException as nested:
         _frames.scrub(nested)
         sys.stderr.write("Error in sys.excepthook:\n")
@@ -257,8 +257,8 @@ def _conclude(error: BaseException | None) -> tuple[int, int | None]:
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(kind, error, tb)
     if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT, int(signal.SIGINT)
-    return status, None
+        return 128 + signal.SIGINT, int(signal.SIGINT), False
+    return 1, None, False
 
 
 _frames.entry(_conclude)

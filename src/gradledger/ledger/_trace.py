@@ -649,8 +649,3 @@ class _Mode(TorchFunctionMode):
 
 
 _WATCHED_READS = frozenset({"grad", "data", "T", "mT", "real", "imag", "H"})
-
-
-def is_our_mode(mode: Any) -> bool:
-    """Whether a torch function mode is the trace's own."""
-    return isinstance(mode, _Mode)

@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gradledger.ledger._frames import Spot, is_ours, visible_stack
+from gradledger.ledger._jit import same_operation
 
 Undo = Callable[[], None]
 
@@ -155,7 +156,7 @@ def install() -> Undo:
         if _users == 1:
             warnings.warn = warn
             warnings.__class__ = _Warnings
-    _name_for_jit()
+    same_operation(_original_warn, warn)
     done = False
 
     def undo() -> None:
@@ -173,14 +174,3 @@ def install() -> Undo:
                     warnings.__class__ = ModuleType  # type: ignore[assignment]
 
     return undo
-
-
-def _name_for_jit() -> None:
-    """`torch.jit.script` knows `warnings.warn` by identity; tell it that ours is the same operation."""
-    builtins = sys.modules.get("torch.jit._builtins")
-    if builtins is None:
-        return
-    if builtins._builtin_table is not None:
-        builtins._register_builtin(warn, "aten::warn")
-    elif (warn, "aten::warn") not in builtins._builtin_ops:  # the table is made from these when it is first needed
-        builtins._builtin_ops.append((warn, "aten::warn"))
