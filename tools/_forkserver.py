@@ -6,6 +6,7 @@ small scripts is nearly all of the time.  The parent never runs a script and sta
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -62,9 +63,11 @@ def preload() -> None:
     import torch.utils.data
 
     import gradledger.cli.commands.audit
-    import gradledger.ledger._session  # noqa: F401  (for its import of torch and of what lies below)
     from gradledger.audit import registry
+    from gradledger.ledger import _session, _sink, probes  # noqa: F401
 
+    for name in _session.probe_names():  # all code as it is now, whatever is edited while scripts run
+        importlib.import_module(f"{probes.__name__}.{name}")
     registry.load()
     torch.set_num_threads(1)
 

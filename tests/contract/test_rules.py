@@ -12,9 +12,9 @@ import pytest
 
 from contract.fixture_scores import ROOT, Program, run
 from gradledger.audit import registry
-from gradledger.audit.registry import LoadedRule
+from gradledger.audit.engine import audit
+from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.rule import FAMILIES, SECTIONS, SEVERITIES, Family
-from gradledger.audit.world import World
 from gradledger.core import events as ev
 
 RULES = registry.load().rules
@@ -83,11 +83,9 @@ def test_a_rule_imports_neither_torch_nor_the_ledger(loaded: LoadedRule) -> None
 
 @each_rule
 def test_an_empty_run_gives_nothing_and_does_not_raise(loaded: LoadedRule) -> None:
-    world, state = World(), loaded.module.init()
-    for event in (ev.RunStarted(program="x.py", seq=1), ev.RunEnded(seq=2)):
-        world.apply(event)
-        loaded.module.update(state, event, world)
-    assert loaded.module.finish(state, world) == []
+    report = audit([ev.RunStarted(program="x.py", seq=1), ev.RunEnded(seq=2)], rules=Registry((loaded,)))
+    assert report.findings == ()
+    assert [n for n in report.not_checked if "itself failed" in n.reason] == []
 
 
 @each_rule
