@@ -487,6 +487,10 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
             for n in numbers:
                 discount = (1.0 if discount is None else discount) * (n if op.name == "mul" else 1 / n if n else 0.0)
             masked = masked or len(with_call) < len(sides)
+            for side in sides:
+                inside = _plain_factor(trace, side) if side not in with_call else None
+                if inside is not None:
+                    discount = (1.0 if discount is None else discount) * inside
             selection = False
             token = with_call[0]
         elif (
@@ -506,6 +510,23 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
                 return (token if with_call else None), False, plus, discount, masked
             token = with_call[0]
     return None, False, plus, discount, masked
+
+
+def _plain_factor(trace: Trace, token: int) -> float | None:
+    """The number in a mask like `0.9 * (1 - done)`: the factor of the outermost products, None when there is none."""
+    found: float | None = None
+    for _ in range(8):
+        value = trace.values.get(token)
+        op = value.op if value is not None else None
+        if op is None or op.name not in ("mul", "div") or len(op.operands) != 2:
+            return found
+        left, right = op.operands
+        number = right if is_ref(left) else left
+        if (is_ref(left) and is_ref(right)) or not isinstance(number, (int, float)) or not number:
+            return found
+        found = (1.0 if found is None else found) * (number if op.name == "mul" else 1 / number)
+        token = int(left if is_ref(left) else right)
+    return found
 
 
 def _strip(trace: Trace, token: int) -> tuple[int, bool]:
