@@ -29,6 +29,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "watch": frozenset({"core", "ledger", "audit"}),
     "pytest_plugin": frozenset({"core", "watch"}),
     "recipes": frozenset({"core", "rl", "evidence", "train", "data", "sweep"}),
+    "__main__": frozenset({"cli"}),
     "cli": frozenset({"core", "watch", "recipes", "evidence", "audit", "ledger", "sweep", "data"}),
 }
 
@@ -40,6 +41,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "ledger": frozenset({"torch", "numpy"}),
     "watch": frozenset({"torch", "numpy"}),
     "pytest_plugin": frozenset({"pytest"}),
+    "__main__": frozenset(),
     "cli": frozenset({"typer", "rich"}),
 }
 
