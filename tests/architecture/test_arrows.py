@@ -23,7 +23,7 @@ def test_the_scan_sees_the_house() -> None:
     parts = {
         path.name.removesuffix(".py")
         for path in (SOURCE / ROOT).iterdir()
-        if not path.name in ("__init__.py", "__pycache__")
+        if path.name not in ("__init__.py", "__pycache__")
     }
     assert {"core", "ledger", "audit", "cli"} <= parts
     assert parts - {"py.typed"} <= set(ARROWS)
