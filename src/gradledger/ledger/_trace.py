@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -270,6 +270,18 @@ class Trace:
                 return self.values[known]
         return value
 
+    def newest(self, tensor: torch.Tensor) -> int | None:
+        """The value of the same shape that was made last, at the line that runs: what `nn.Parameter(...)` was given.
+
+        Making a Parameter is no operation that the mode sees.
+        """
+        here = _site.here(1).key()
+        for token in reversed(self._by_iteration[self.recorder.iteration][-4:]):
+            value = self.values.get(token)
+            if value is not None and value.op is not None and value.op.site.key() == here:
+                return token if value.shape == tuple(tensor.shape) else None
+        return None
+
     def origin(self, tensor: torch.Tensor) -> Origin | None:
         """Which operation made a tensor, and where; None when it was made before or outside the watched iterations."""
         token = self.tokens.find(tensor)
@@ -306,12 +318,13 @@ class Trace:
         is_leaf = True
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         if graph:
-            is_leaf = tensor.is_leaf
+            # after an in-place write into a view even `is_leaf` would build its grad_fn anew: leave that to the program
+            written = op is not None and op.inplace and tensor._is_view()
+            is_leaf = not written and tensor.is_leaf
             if is_leaf:
                 if leaf is None:
                     leaf = self.recorder.tensor_id(tensor)
-            elif not (op is not None and op.inplace and tensor._is_view()):
-                # an in-place write into a view would make grad_fn be built anew: leave that to the program
+            elif not written:
                 node = _node_number(tensor)
                 if node:
                     self.by_node.setdefault(node, token)
@@ -404,7 +417,10 @@ class Trace:
             results.append(self._enter(self.tokens.renumber(t), t, op))
         self._note_aliases(op, name, ins, tokens, outs, results)
         if inplace and ins:
-            self._note_write(op, ins, tokens, outs)
+            if name.startswith("_foreach_"):
+                self._note_writes(op, args)
+            else:
+                self._note_write(op, ins, tokens, outs)
         for listener in self.listeners.op:
             listener(op, results, args)
         if self.listeners.user_frame:
@@ -456,6 +472,10 @@ class Trace:
                 )
         if self.optimizer_running:
             return
+        for tensor, token in zip(ins, tokens, strict=False):  # it may have been registered since it was first seen
+            value = self.values[token]
+            if value.leaf is None:
+                value.leaf = self.recorder.tensors.find(tensor)
         target = ins[0] if self.values[tokens[0]].leaf is not None and _is_followed(ins[0]) else None
         if target is None:
             ref = self.param_aliases.get(tokens[0])
@@ -472,6 +492,17 @@ class Trace:
             tau = tau * float(alpha)
         for listener in self.listeners.written:
             listener(target, source, raw, tau, op)
+
+    def _note_writes(self, op: Op, args: tuple[Any, ...]) -> None:
+        """An operation on lists of tensors: one write per pair."""
+        targets = [t for t in args[0] if isinstance(t, torch.Tensor)]
+        lists = [a for a in args[1:] if isinstance(a, (list, tuple)) and len(a) == len(targets)]
+        name = op.name.removeprefix("_foreach_")
+        name = {"add_": "add", "sub_": "sub", "mul_": "mul"}.get(name, name)
+        for i, target in enumerate(targets):
+            ins = [target, *(a[i] for a in lists if isinstance(a[i], torch.Tensor))]
+            tokens = tuple(self.token_of(t) for t in ins)
+            self._note_write(replace(op, name=name, ins=tokens), ins, tokens, [target])
 
     def blend_source(self, tokens: tuple[int, ...], target: torch.Tensor) -> tuple[torch.Tensor | None, float | None]:
         """Which other followed tensor flows into a write on `target`, and with which weight (product of plain numbers)."""
