@@ -62,7 +62,7 @@ def preload() -> None:
     import torch._dynamo  # the first optimizer of any program imports it, which takes seconds
     import torch.utils.data
 
-    import gradledger.cli.commands.audit
+    import gradledger.cli.commands.audit  # noqa: F401
     from gradledger.audit import registry
     from gradledger.ledger import _session, _sink, probes  # noqa: F401
 
