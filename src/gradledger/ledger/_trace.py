@@ -584,17 +584,9 @@ def is_ref(operand: Any) -> bool:
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
-    return (
-        isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad) or not tensor.requires_grad
-    )
-
-
-def _node_number(tensor: torch.Tensor) -> int:
-    try:
-        grad_fn = tensor.grad_fn
-    except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
-        return 0
-    return grad_fn._sequence_nr() if grad_fn is not None else 0
+    if isinstance(tensor, torch.nn.Parameter) or not tensor.requires_grad:
+        return True
+    return not tensor._is_view() and tensor.is_leaf
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
