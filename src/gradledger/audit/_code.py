@@ -111,21 +111,39 @@ def update_lines(file: str, names: Iterable[str]) -> list[int]:
         if isinstance(node, ast.Assign) and _walked_over(node.value, ("state_dict",)) - wanted
         for t in node.targets
     }
+    views = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for name, value in _bindings(node)
+        if _walked_over(value, ("state_dict", "parameters", "named_parameters")) & wanted
+    }
     updating: set[str] = set()
     for function in ast.walk(tree):
         if (
             isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
             and _small(function)
-            and any(_updates(n, wanted, states) for n in ast.walk(function))
+            and any(_updates(n, wanted, states, views) for n in ast.walk(function))
         ):
             updating.add(function.name)
     for node in ast.walk(tree):
-        if _updates(node, wanted, states) or _calls_updater(node, wanted, updating):
+        if _updates(node, wanted, states, views) or _calls_updater(node, wanted, updating):
             found[getattr(node, "lineno", 0)] = None
     return sorted(found)
 
 
-def _updates(node: ast.AST, names: set[str], states: set[str]) -> bool:
+def _bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
+    """(name, value) of an assignment, pairwise for `a, b = x, y`."""
+    found = []
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            found += [(last_name(t), v) for t, v in zip(target.elts, node.value.elts, strict=False)]
+        else:
+            found.append((last_name(target), node.value))
+    return found
+
+
+def _updates(node: ast.AST, names: set[str], states: set[str], views: set[str]) -> bool:
     if isinstance(node, ast.Call):
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr == "load_state_dict" and last_name(func.value) in names:
@@ -139,6 +157,9 @@ def _updates(node: ast.AST, names: set[str], states: set[str]) -> bool:
             node.iter, ("parameters", "named_parameters", "state_dict", "buffers", "modules", "named_modules")
         )
         return len(over) > 1 and bool(over & names) and _writes(node)
+    if isinstance(node, ast.Assign):
+        # state[k] = ... where `state` is the target's own state_dict
+        return any(isinstance(t, ast.Subscript) and last_name(t.value) in views for t in node.targets)
     return False
 
 
@@ -232,3 +253,20 @@ def is_network_alias(alias: tuple[str, str, int]) -> bool:
     """Whether an alias joins two differently named networks; `net = self.net` or `q = self.q_net` is a shorthand."""
     name, other, _ = alias
     return not (name in other or other in name) or lagging(name)
+
+
+def sharing_lines(file: str) -> list[int]:
+    """Lines that bind memory instead of copying values: `t.data = p.data`, `load_state_dict(..., assign=True)`."""
+    tree = parsed(file)
+    found = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):
+            left = any(isinstance(t, ast.Attribute) and t.attr == "data" for t in node.targets)
+            right = node.value
+            if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute) and right.func.attr == "detach":
+                right = right.func
+            if left and isinstance(right, ast.Attribute) and right.attr in ("data", "detach"):
+                found.append(node.lineno)
+        elif isinstance(node, ast.Call) and last_name(node.func) == "load_state_dict":
+            found += [node.lineno for k in node.keywords if k.arg == "assign" and getattr(k.value, "value", False)]
+    return sorted(found)

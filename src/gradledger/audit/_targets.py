@@ -26,7 +26,8 @@ class Meeting:
     `learner`, `target`: module ids.  `bootstrap`: the target's side is (something) + discount * output.
     `target_graph`: gradient flows into the target's call.  `symmetric`: neither side is marked as target (both carry a
     graph, no bootstrap), the pair stands once in each order.  `selection`: the learner's side is a plain selection of
-    its output.  `sole`: no other module's graph is on the target's side.  Sites: the comparison, the expression of the target's side, the two calls.
+    its output.  `sole`: no other module's graph is on the target's side.  Sites: the comparison, the expression of the
+    target's side, the two calls.
     """
 
     learner: int
@@ -230,6 +231,11 @@ def made_at(module: int, world: World) -> Site:
     """Where a module (or the outermost one that holds it) was made."""
     site = world.module(module).site
     return site if site.file else world.module(world.root(module)).site
+
+
+def outer(site: Site) -> tuple[Site, ...]:
+    """The line that called the function in which `site` lies."""
+    return tuple(Site(f.file, f.line, f.function) for f in site.callers[:1])
 
 
 def sites(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:

@@ -39,6 +39,7 @@ from gradledger.audit._targets import (
     kin,
     links,
     made_at,
+    outer,
     sites,
     tree,
 )
@@ -106,7 +107,7 @@ def _shared(met: Meeting, world: World) -> Finding:
         "the update "
         "also moved the target towards the prediction (residual gradient).",
         _fix(met.operand_site, met.target_site, world),
-        related=sites(met.operand_site, (met.target_site, met.site, met.learner_site)),
+        related=sites(met.operand_site, (met.target_site, *outer(met.target_site), met.site, met.learner_site)),
         evidence={
             "grade": "shared network",
             "network": name,
@@ -132,7 +133,7 @@ def _separate(met: Meeting, parameters: set[int], world: World) -> Finding:
         ".grad of its "
         f"{times(len(takes), 'parameter')}, " + _consequence(trained),
         _fix(met.operand_site, met.target_site, world),
-        related=sites(met.target_site, (met.operand_site, met.site, met.learner_site)),
+        related=sites(met.target_site, (met.operand_site, *outer(met.target_site), met.site, met.learner_site)),
         evidence={
             "grade": "target in an optimizer" if trained else "separate target",
             "target": name,
@@ -174,7 +175,9 @@ def _through_graph(link: Link, told: set[int], state: Watch, world: World) -> li
             f"and yet {times(count, 'reverse pass')} of a loss over both also wrote the .grad of "
             f"{world.names(reached, 2)}, " + _consequence(trained),
             _fix(site, site, world),
-            related=sites(site, (backward.root_site, backward.site, link.site, made_at(link.target, world))),
+            related=sites(
+                site, (*outer(site), backward.root_site, backward.site, link.site, made_at(link.target, world))
+            ),
             evidence={
                 "grade": "target in an optimizer" if trained else "separate target",
                 "target": name,

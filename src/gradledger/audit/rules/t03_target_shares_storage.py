@@ -10,7 +10,7 @@ Nothing shows it; a later sync changes nothing.
 
 ## How it is found
 After an assignment two parameters of different modules have the same memory, and the two modules meet in a loss as
-prediction and target, or the assignment is repeated as a sync while training goes on.
+prediction and target, or it begins or is repeated while training goes on.
 
 ## Near misses
 - Weight tying inside a model: `decoder.weight = embedding.weight`.
@@ -104,20 +104,22 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
     origins = {one.first.source for one in group}
     met = _meeting(targets, origins, watch, world)
     again = max(len(one.iterations) for one in group)
-    if met is None and again < 2:
+    began = min(one.first.iteration for one in group)
+    if met is None and again < 2 and began == 0:
         return None
     first = group[0].first
     callers = [Site(f.file, f.line, f.function) for f in first.site.callers[:2]]
+    site, lines = _where(first, world)
     role = f" used as target (line {met.target_site.line})" if met is not None else ""
     return Finding(
         "T3",
         "error",
-        first.site,
+        site,
         f"This binds {times(len(targets), 'parameter')} of the network{role} to the memory of "
         f"{world.names(origins, 2)}: "
         "every optimizer step moves both, the target never lags.",
-        _fix(first, world),
-        related=sites(first.site, (*callers, *((met.target_site, met.learner_site) if met is not None else ()))),
+        _fix(site, world),
+        related=sites(site, (*callers, *lines, *((met.target_site, met.learner_site) if met is not None else ()))),
         evidence={
             "how": first.how,
             "tensors": len(targets),
@@ -129,6 +131,16 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
     )
 
 
+def _where(event: StorageShared, world: World) -> tuple[Site, list[Site]]:
+    """The assignment; when the sharing was found by looking, the lines of the program that bind memory."""
+    if event.site.file:
+        return event.site, []
+    made = made_at(world.root(next(iter(world.owners(event.target)), 0)), world)
+    files = dict.fromkeys(f for f in (made.file, world.program.program if world.program is not None else "") if f)
+    lines = [Site(file, line, "") for file in files for line in _code.sharing_lines(file)]
+    return (lines[0], [*lines[1:4], made]) if lines else (made, [])
+
+
 def _meeting(targets: set[int], origins: set[int], watch: Watch, world: World) -> Meeting | None:
     for met in watch.meetings.values():
         if met.target == met.learner:
@@ -138,8 +150,8 @@ def _meeting(targets: set[int], origins: set[int], watch: Watch, world: World) -
     return None
 
 
-def _fix(event: StorageShared, world: World) -> str:
-    line = world.source(event.site)
+def _fix(site: Site, world: World) -> str:
+    line = world.source(site)
     match = re.match(r"^([\w.\[\]\"']+)\.data\s*=\s*(.+)$", line)
     if match:
         return f"{match[1]}.data.copy_({match[2].rstrip()})"

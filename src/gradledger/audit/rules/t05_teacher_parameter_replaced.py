@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import times
-from gradledger.audit._targets import made_at, sites
+from gradledger.audit._targets import made_at, outer, sites
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Copied, DeepCopied, Event, RunEnded, TensorRegistered
@@ -213,16 +213,11 @@ def _loud(state: State, world: World) -> list[Finding]:
             f"A plain tensor is assigned to the registered parameter `{match[2]}`, which torch refuses ({match[1]}): a "
             "parameter's values are changed in place, its object stays.",
             _in_place(world.source(site), match[2]),
-            related=sites(site, _caller(site)),
+            related=sites(site, outer(site)),
             evidence={"exception": ended.exception, "parameter": match[2], "got": match[1]},
             iteration=ended.iteration,
         )
     ]
-
-
-def _caller(site: Site) -> tuple[Site, ...]:
-    """The user frame that called the failing line."""
-    return tuple(Site(f.file, f.line, f.function) for f in site.callers[:1])
 
 
 def _in_place(line: str, name: str) -> str:
