@@ -589,6 +589,14 @@ def _is_followed(tensor: torch.Tensor) -> bool:
     return not tensor._is_view() and tensor.is_leaf
 
 
+def _node_number(tensor: torch.Tensor) -> int:
+    try:
+        grad_fn = tensor.grad_fn
+    except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
+        return 0
+    return grad_fn._sequence_nr() if grad_fn is not None else 0
+
+
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
     try:
         return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
