@@ -44,7 +44,8 @@ RULE = Rule(
 )
 LISTENS = _schedules.LISTENS
 
-RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
+RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau")
+OF_OTHERS = ("SequentialLR", "ChainedScheduler")
 # length-like argument and its position after the optimizer
 LENGTHS = {"T_max": 0, "total_steps": 1, "total_iters": 0, "step_size": 0, "milestones": 0}
 GONE = 1e-3  # of the peak rate: decayed to nothing
@@ -72,7 +73,7 @@ def update(state: _schedules.State, event: Event, world: World) -> None:
 def finish(state: _schedules.State, world: World) -> list[Finding]:
     findings = []
     for schedule in state.schedules.values():
-        if schedule.cls in RESTARTS:
+        if schedule.cls in RESTARTS or "inner.T_0" in schedule.horizon or "inner.total_size" in schedule.horizon:
             continue
         verdict = _too_often(schedule, world) or _too_rarely(schedule, world) or _overran(schedule, world)
         if verdict is None:
@@ -116,9 +117,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
         return _lambda_too_often(schedule, passes, each)
     if length < 1 or calls < 1.5 * length + 1:
         return None
-    by_count = (
-        each >= 2 and passes >= 2 and (length == passes or (length == each and schedule.cls == "CosineAnnealingLR"))
-    )
+    by_count = each >= 2 and passes >= 2 and (length == passes or (length == each and _is_cosine(schedule)))
     written = _counts_epochs(schedule, name)
     small = each >= 2 and passes >= 2 and length <= passes and length < each
     symptom = _symptom_often(schedule, length, by_count or written, small or written)
@@ -142,7 +141,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
 
 def _symptom_often(schedule: Schedule, length: float, fits: bool, small: bool) -> str:
     calls, cls = schedule.calls, schedule.cls
-    if cls == "CosineAnnealingLR":
+    if _is_cosine(schedule):
         if fits and calls >= 1.5 * length:
             return (
                 f"reached its minimum after {times(int(length), 'call')} and came back up: {calls} calls make "
@@ -203,27 +202,33 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
 
 
 def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
-    """Stepped once for several optimizer steps, with a length in batches."""
-    if not schedule.rarer:
+    """Stepped once for several optimizer steps (or several batches), with a length in batches."""
+    passes, each = _epochs(schedule)
+    batches = _loader_length(schedule, world)
+    accumulates = schedule.per_step and each >= 1 and batches >= 2 * each
+    if not (schedule.rarer or accumulates):
         return None
     length, name = _length(schedule)
+    steps = world.optimizer(schedule.made.optimizer).steps - schedule.steps_at_making
+    if length is None:
+        length, name = _closed_over(schedule, steps, batches)
     if length is None or schedule.calls > 0.5 * length:
         return None
-    passes, each = _epochs(schedule)
-    steps = world.optimizer(schedule.made.optimizer).steps - schedule.steps_at_making
-    batches = _loader_length(schedule, world)
     written = _counts_batches(schedule, name)
-    exact = length == steps or (batches >= 2 and length == schedule.calls * batches)
-    multiple = written and any(n >= 2 and length % n == 0 for n in (each, batches))
+    walked = passes * batches if accumulates else schedule.calls * batches
+    exact = (length == steps and not accumulates) or (batches >= 2 and length == walked)
+    multiple = written and not accumulates and any(n >= 2 and length % n == 0 for n in (each, batches))
     if not (exact or multiple):
         return None
-    per = max(round(steps / schedule.calls), 2)
+    per = max(round(steps / schedule.calls), 1)
+    unit = f"once per {per} optimizer steps" if not accumulates else f"once per {round(batches / each)} batches"
+    size = f"an epoch has {batches or each}" if max(batches, each) >= 2 else f"the run made {steps} optimizer steps"
+    right = f"{name}=<optimizer steps>" if accumulates else f"{name}=epochs"
     return Verdict(
-        f"is stepped once per {per} optimizer steps and had run {schedule.calls} of its {number(length)} calls at the "
-        f"end, at rate {number(schedule.last)}",
-        f"{name} = {number(length)} counts batches: "
-        + (f"an epoch has {batches or each}" if max(batches, each) >= 2 else f"the run made {steps} optimizer steps"),
-        f"call scheduler.step() after every optimizer.step(), or {name}=epochs",
+        f"is stepped {unit} and had run {schedule.calls} of its {number(length)} calls at the end, at rate "
+        f"{number(schedule.last)}",
+        f"{name} = {number(length)} counts batches: {size}",
+        right if accumulates else f"call scheduler.step() after every optimizer.step(), or {right}",
         length,
         {
             "passes": passes or schedule.calls,
@@ -231,6 +236,16 @@ def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
             "share_of_length_run": round(schedule.calls / length, 3),
         },
     )
+
+
+def _closed_over(schedule: Schedule, steps: int, batches: int) -> tuple[float | None, str]:
+    """A number of a schedule function that equals the optimizer steps or batches of the run, where the rate never fell."""
+    if schedule.last < 0.5 * schedule.peak:
+        return None, ""
+    for name, value in schedule.horizon.items():
+        if name.startswith("lambda.") and value >= 2 * schedule.calls and value in (steps, schedule.calls * batches):
+            return value, name.removeprefix("lambda.")
+    return None, ""
 
 
 # ------------------------------------------------------------------------------------- raised
@@ -259,10 +274,20 @@ def _overran(schedule: Schedule, world: World) -> Verdict | None:
 def _length(schedule: Schedule) -> tuple[float | None, str]:
     """The length of the schedule in calls, and the argument that holds it."""
     horizon = schedule.horizon
+    if schedule.cls in OF_OTHERS:
+        # the last schedule of a sequence begins at the last milestone
+        for name in ("T_max", "total_iters", "total_steps"):
+            if f"inner.{name}" in horizon:
+                return horizon[f"inner.{name}"] + horizon.get("milestones", 0.0), name
+        return None, ""
     for name in LENGTHS:
         if name in horizon:
             return horizon[name], name
     return None, ""
+
+
+def _is_cosine(schedule: Schedule) -> bool:
+    return schedule.cls == "CosineAnnealingLR" or (schedule.cls in OF_OTHERS and "inner.T_max" in schedule.horizon)
 
 
 def _epochs(schedule: Schedule) -> tuple[int, int]:
@@ -280,6 +305,8 @@ def _loader_length(schedule: Schedule, world: World) -> int:
 def _expression(schedule: Schedule, name: str) -> tuple[ast.expr | None, str]:
     """What the program wrote for the length, and in which file."""
     made = schedule.made.site
+    if name not in LENGTHS:
+        return None, ""
     for call in calls_at(made.file, made.line) if made.file else ():
         function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if function == schedule.cls:
