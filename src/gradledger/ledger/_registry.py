@@ -5,6 +5,7 @@ Filled by `probes/modules.py`; everything here is numbers, so nothing is kept al
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,12 +30,13 @@ class Registry:
         self.owners: dict[int, Owner] = {}
         self.places: dict[tuple[int, str], int] = {}
         self.parents: dict[int, dict[int, str]] = {}
+        self.alive: Callable[[int], bool] = lambda module: True  # (set by probes/modules.py)
 
     def ancestors(self, module: int) -> list[int]:
-        """The module itself, then what contains it, outwards; each once."""
+        """The module itself, then what contains it and still exists, outwards; each once."""
         found = [module]
         for inner in found:
-            found += [p for p in self.parents.get(inner, ()) if p not in found]
+            found += [p for p in self.parents.get(inner, ()) if p not in found and self.alive(p)]
         return found
 
     def roots_of_pair(self, source: int, target: int) -> tuple[int, int] | None:

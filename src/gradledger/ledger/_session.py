@@ -38,6 +38,7 @@ class Session:
     lifecycle: Lifecycle
     # written by probes/optimizers.py: numbers of all tensors that an optimizer holds
     held: set[int] = field(default_factory=set)
+    know_optimizer: Callable[[torch.optim.Optimizer, Site], int] = lambda optimizer, site: 0
     emit_unseen: Callable[[tuple[Dropped, ...]], None] = _nothing
     # written by probes/calls.py: where free leaves were made, and which modules they were fed to
     leaf_sites: dict[int, Site] = field(default_factory=dict)

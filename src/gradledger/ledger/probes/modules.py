@@ -278,6 +278,7 @@ def _hidden_parameter(recorder: Recorder, tensor: torch.Tensor) -> torch.nn.Para
 def install(session: Session) -> Undo:
     """Watch registration of parameters, buffers and submodules, and conversions that replace buffers."""
     recorder = session.recorder
+    recorder.part(Registry).alive = lambda number: recorder.modules.get(number) is not None
 
     def parameter(module: torch.nn.Module, name: str, value: Any) -> None:
         seen(module, name, value, "parameter")

@@ -188,6 +188,7 @@ def install(session: Session) -> Undo:
     base = torch.optim.Optimizer
     session.trace.listeners.grad_set.append(probe.grad_set)
     session.emit_unseen = probe.emit_unseen
+    session.know_optimizer = probe.know
     recorder = session.recorder
     return together(
         pre.remove,

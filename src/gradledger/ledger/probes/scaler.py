@@ -10,6 +10,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from gradledger.core.events import ScalerCalled
+from gradledger.core.site import NOWHERE
 from gradledger.ledger._identity import WeakTable
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._session import Session
@@ -78,7 +79,7 @@ def install(session: Session) -> Undo:
         scaler = args[0]
         if scaler.is_enabled():
             optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
-            number = recorder.optimizers.number(optimizer)
+            number = session.know_optimizer(optimizer, NOWHERE)
             scalers.state(scaler).divided.add(number)
             session.lifecycle.changed_by_torch(p for group in optimizer.param_groups for p in group["params"])
             recorder.emit(ScalerCalled, method="unscale_", optimizer=number, scale=scale_now(scaler))
@@ -89,7 +90,7 @@ def install(session: Session) -> Undo:
     def stepped(steps: int | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
         if scaler.is_enabled():
-            number = recorder.optimizers.number(args[1] if len(args) > 1 else kwargs["optimizer"])
+            number = session.know_optimizer(args[1] if len(args) > 1 else kwargs["optimizer"], NOWHERE)
             scalers.state(scaler).divided.add(number)
             skipped = steps is not None and recorder.steps == steps
             recorder.emit(ScalerCalled, method="step", optimizer=number, skipped=skipped, scale=scale_now(scaler))

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradledger.core.events import SchedulerMade, SchedulerStep
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._session import Session
@@ -97,7 +97,7 @@ def install(session: Session) -> Undo:
             SchedulerMade,
             site,
             scheduler=recorder.objects.number(scheduler),
-            optimizer=recorder.optimizers.number(optimizer),
+            optimizer=session.know_optimizer(optimizer, NOWHERE),
             cls=type(scheduler).__name__,
             horizon=horizon(scheduler),
             lrs=_rates(optimizer),
@@ -119,7 +119,7 @@ def install(session: Session) -> Undo:
         recorder.emit(
             SchedulerStep,
             scheduler=recorder.objects.number(scheduler),
-            optimizer=recorder.optimizers.number(optimizer),
+            optimizer=session.know_optimizer(optimizer, NOWHERE),
             index=index,
             optimizer_steps=state.steps.get(optimizer, 0),
             lrs=_rates(optimizer),

@@ -1,0 +1,178 @@
+"""Where a state that is being loaded came from: which live module, optimizer or scheduler, or a file.
+
+Three traces are followed: the tensors that `state_dict()` hands out (they are new objects over the live memory), the
+tensors that `torch.load` returns, and prints of states (a few elements of a few tensors), which survive cloning and a
+round trip through a file.  Nothing of the program is kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradledger.ledger._registry import tree
+from gradledger.ledger._values import elements, equal, readable
+
+FILE = -1  # stands for "a file" where otherwise the number of an owner stands
+MAX_SNAPSHOTS = 256
+MAX_PLAIN = 4096  # elements of a plain attribute whose value is remembered
+MAX_PLAINS = 32  # such attributes of one module tree
+MAX_WALKED = 20_000  # objects of one saved or loaded file that are looked at
+PRINTED = 12  # tensors of a state whose elements go into its print
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A state that was taken or saved: of whom, was it written to a file, and plain tensor attributes at that time."""
+
+    owner: str
+    ident: int
+    saved: bool = False
+    plain: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Handed:
+    """Tensors that were handed out, by weak reference: whose state they are part of."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._prune_at = 4096
+
+    def note(self, tensor: torch.Tensor, ident: int) -> None:
+        """`tensor` is part of the state of `ident` (FILE: was read from a file)."""
+        self._of[id(tensor)] = (weakref.ref(tensor), ident)
+        if len(self._of) > self._prune_at:
+            self._of = {k: v for k, v in self._of.items() if v[0]() is not None}
+            self._prune_at = max(4096, 2 * len(self._of))
+
+    def find(self, tensor: torch.Tensor) -> int | None:
+        """Whose state a tensor is part of."""
+        found = self._of.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+
+class States:
+    """What is remembered of states in this run."""
+
+    def __init__(self) -> None:
+        self.modules = Handed()
+        self.optimizers = Handed()
+        self.loaded = Handed()
+        self.snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+
+    def remember(self, state: Any, snapshot: Snapshot) -> None:
+        """Keep the print of a state."""
+        key = print_of_state(state)
+        if key is None:
+            return
+        known = self.snapshots.pop(key, None)
+        if known is not None and known.saved:
+            snapshot.saved = True
+        self.snapshots[key] = snapshot
+        while len(self.snapshots) > MAX_SNAPSHOTS:
+            self.snapshots.popitem(last=False)
+
+    def recall(self, state: Any) -> Snapshot | None:
+        """The remembered state with the same print."""
+        key = print_of_state(state)
+        return None if key is None else self.snapshots.get(key)
+
+
+def tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a state, also of nested ones (an optimizer's)."""
+    for value in parts(state):
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def parts(value: Any, depth: int = 0, left: list[int] | None = None) -> Iterator[Any]:
+    """A value and what is inside it, through plain dicts, lists and tuples."""
+    left = left if left is not None else [MAX_WALKED]
+    left[0] -= 1
+    if left[0] < 0:
+        return
+    yield value
+    if depth < 5:
+        inner = list(value.values()) if _is_mapping(value) else value if type(value) in (list, tuple) else ()
+        for item in inner:
+            yield from parts(item, depth + 1, left)
+
+
+def _is_mapping(value: Any) -> bool:
+    # exact classes: a mapping of the program's own may do anything when it is walked
+    return type(value) in (dict, OrderedDict)
+
+
+def is_module_state(value: Any) -> bool:
+    """A dict of tensors under names."""
+    if not _is_mapping(value) or not value:
+        return False
+    tensors = sum(isinstance(v, torch.Tensor) for v in value.values())
+    return tensors > 0 and tensors >= len(value) - 2 and all(isinstance(k, str) for k in value)
+
+
+def is_optimizer_state(value: Any) -> bool:
+    """What `Optimizer.state_dict` gives."""
+    return _is_mapping(value) and {"state", "param_groups"} <= set(value)
+
+
+def is_scheduler_state(value: Any) -> bool:
+    """What `LRScheduler.state_dict` gives."""
+    return _is_mapping(value) and "last_epoch" in value and ("_step_count" in value or "_last_lr" in value)
+
+
+def is_random_state(value: Any) -> bool:
+    """What `torch.get_rng_state` gives."""
+    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() == 1 and value.numel() >= 16
+
+
+def print_of_state(state: Any) -> int | None:
+    """A number that equal states have in common and unequal ones most likely have not; None for other things."""
+    if not isinstance(state, Mapping) or not state:
+        return None
+    if is_scheduler_state(state):
+        return hash(tuple((k, v) for k, v in sorted(state.items()) if isinstance(v, (int, float, str))))
+    tensors = [(str(k), t) for k, t in state.items() if isinstance(t, torch.Tensor)]
+    if is_optimizer_state(state):
+        tensors = [(str(i), t) for i, t in enumerate(tensors_in(state["state"]))]
+        if not tensors:
+            return hash(("optimizer", len(state["param_groups"])))
+    if not tensors:
+        return None
+    tensors.sort(key=lambda item: item[0])
+    chosen = [(k, t) for k, t in tensors[:: max(1, len(tensors) // PRINTED)] if readable(t)]
+    return hash((len(tensors), tuple((k, tuple(t.shape), elements(t, 4)) for k, t in chosen)))
+
+
+def plain_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Path -> tensor attributes of a tree that are neither parameters nor buffers."""
+    found: dict[str, torch.Tensor] = {}
+    for path, below in tree(module):
+        for name, value in below.__dict__.items():
+            if isinstance(value, torch.Tensor):
+                found[f"{path}.{name}" if path else name] = value
+                if len(found) >= MAX_PLAINS:
+                    return found
+    return found
+
+
+def copies_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Detached copies of the small ones."""
+    return {k: t.detach().clone() for k, t in tensors.items() if readable(t) and t.numel() <= MAX_PLAIN}
+
+
+def that_differ(then: dict[str, torch.Tensor], now: dict[str, torch.Tensor]) -> tuple[str, ...]:
+    """Names in `then` whose value in `now` is another, or that `now` lacks."""
+    return tuple(
+        name
+        for name, value in then.items()
+        if name not in now or not readable(now[name]) or not equal(value, now[name])
+    )
+
+
+__all__ = ["FILE", "Snapshot", "States", "copies_of", "parts", "plain_tensors", "print_of_state", "that_differ"]

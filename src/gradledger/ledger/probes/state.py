@@ -1,0 +1,390 @@
+"""State taken, loaded, written to files and read back; a load from another live network is a copy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from gradledger.core.events import FileTouched, StateLoaded, StateTaken
+from gradledger.core.site import NOWHERE
+from gradledger.ledger import _site
+from gradledger.ledger._often import Often
+from gradledger.ledger._patch import Nest, Undo, observe, together
+from gradledger.ledger._registry import Registry, tree_tensors
+from gradledger.ledger._session import Session
+from gradledger.ledger._states import (
+    FILE,
+    Snapshot,
+    States,
+    copies_of,
+    is_module_state,
+    is_optimizer_state,
+    is_random_state,
+    is_scheduler_state,
+    parts,
+    plain_tensors,
+    tensors_in,
+    that_differ,
+)
+from gradledger.ledger._values import elements, equal, readable
+from gradledger.ledger.probes.copies import Copies, tell, tell_shared
+from gradledger.ledger.probes.modules import know, register_tree
+
+LOOKED = 8  # tensors of a state whose values are compared before a load
+
+
+@dataclass(slots=True)
+class _Load:
+    """What was seen right before a load: where the state comes from, and whether it changes anything."""
+
+    origin: str
+    source: torch.nn.Module | None
+    tau: float | None
+    snapshot: Snapshot | None
+    changed: bool | None
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.states = self.recorder.part(States)
+        self.copies = self.recorder.part(Copies)
+        self.often = Often()
+        self.takers: list[int] = []  # modules whose state was taken, latest last
+
+    # ------------------------------------------------------------------ modules
+
+    def module_taken(self, before: Any, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        module = args[0]
+        number = self._know(module)
+        for tensor in state.values() if isinstance(state, dict) else ():
+            if isinstance(tensor, torch.Tensor):
+                self.states.modules.note(tensor, number)
+        self.takers = [*[n for n in self.takers if n != number][-15:], number]
+        site = _site.here(1)
+        if self.often.worth_telling(("print", number), first=64) or self.recorder.iteration % 10 == 0:
+            self.states.remember(state, Snapshot("module", number, plain=copies_of(plain_tensors(module))))
+        if self.often.worth_telling(("taken", number, site.key())):
+            self.recorder.emit(StateTaken, site, owner="module", ident=number, missing=tuple(plain_tensors(module)))
+
+    def _know(self, module: torch.nn.Module) -> int:
+        """Number of a module; its tree is taken in the first few times."""
+        number = know(self.recorder, module)
+        if self.often.worth_telling(("tree", number), first=8):
+            register_tree(self.recorder, module)
+        return number
+
+    def load_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Load:
+        module, state = args[0], args[1] if len(args) > 1 else kwargs["state_dict"]
+        number = self._know(module)
+        own = tree_tensors(module)
+        given = {k: t for k, t in state.items() if isinstance(t, torch.Tensor)}
+        load = self._origin(module, number, own, given)
+        if self.often.worth_telling(("changed", number), first=20):
+            load.changed = _differs(own, given)
+        self.copies.captured = []
+        return load
+
+    def _origin(
+        self,
+        module: torch.nn.Module,
+        number: int,
+        own: dict[str, tuple[str, torch.Tensor]],
+        given: dict[str, torch.Tensor],
+    ) -> _Load:
+        """Where a state comes from, by its tensors, by its print, or by its values."""
+        registry, votes = self.recorder.part(Registry), Counter[int]()
+        for key, tensor in given.items():
+            of = self.states.modules.find(tensor)
+            if of is None and key in own:
+                live = self.recorder.tensors.find(tensor)  # a parameter itself, not its detached twin
+                mine = self.recorder.tensors.find(own[key][1])
+                roots = registry.roots_of_pair(live, mine) if live is not None and mine is not None else None
+                of = number if tensor is own[key][1] else roots[0] if roots is not None else None
+            votes[of if of is not None else FILE if self.states.loaded.find(tensor) is not None else 0] += 1
+        winner = votes.most_common(1)[0][0] if votes else 0
+        if winner > 0:
+            source = self.recorder.modules.get(winner)
+            if source is None or not tree_tensors(source).keys() & own.keys():  # taken by a wrapper
+                source = self._by_memory(own, given) or source
+            return _Load("live", source, 1.0, None, None)
+        snapshot = self.states.recall(given)
+        if winner == FILE:
+            return _Load("file", None, None, snapshot, None)
+        if snapshot is not None:
+            source = self.recorder.modules.get(snapshot.ident) if snapshot.owner == "module" else None
+            return _Load("live", source, 1.0, snapshot, None)
+        for taker in reversed(self.takers):
+            source = self.recorder.modules.get(taker)
+            if source is not None and taker != number:
+                tau = _blend(own, given, tree_tensors(source))
+                if tau is not None:
+                    return _Load("live", source, tau, None, None)
+        return _Load("unknown", None, None, None, None)
+
+    def _by_memory(
+        self, own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]
+    ) -> torch.nn.Module | None:
+        """The live network whose memory the given tensors are."""
+        registry = self.recorder.part(Registry)
+        live = {t.data_ptr(): n for t, n in self.recorder.tensors.live() if n in registry.owners and readable(t)}
+        for key in own.keys() & given.keys():
+            number = live.get(given[key].data_ptr()) if readable(given[key]) else None
+            mine = self.recorder.tensors.find(own[key][1])
+            roots = registry.roots_of_pair(number, mine) if number is not None and mine is not None else None
+            if roots is not None:
+                return self.recorder.modules.get(roots[0])
+        return None
+
+    def module_loaded(self, load: _Load | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        captured, self.copies.captured = self.copies.captured or [], None
+        if load is None:
+            return
+        module, state = args[0], args[1] if len(args) > 1 else kwargs["state_dict"]
+        number, site = know(self.recorder, module), _site.here(1)
+        assign = bool(args[3] if len(args) > 3 else kwargs.get("assign", False))
+        if assign:  # the module has other tensors now
+            register_tree(self.recorder, module)
+        own = tree_tensors(module)
+        source, tau = self._traced(captured, load)
+        origin = self.recorder.modules.find(source) if source is not None else None
+        if origin is None and load.snapshot is not None and load.snapshot.owner == "module":
+            origin = load.snapshot.ident
+        missing, unexpected = (tuple(getattr(result, n, ()) or ()) for n in ("missing_keys", "unexpected_keys"))
+        self.recorder.emit(
+            StateLoaded,
+            site,
+            owner="module",
+            ident=number,
+            strict=bool(args[2] if len(args) > 2 else kwargs.get("strict", True)),
+            missing=missing[:64],
+            unexpected=unexpected[:64],
+            matched=sum(k in own for k in state),
+            origin="live" if source is not None and load.origin == "unknown" else load.origin,
+            origin_ident=origin,
+            plain_differ=self._plain_differ(module, source, load),
+        )
+        if source is None or load.origin == "file" or (source is module and load.changed):
+            return  # (to go back to an earlier state of its own is no copy)
+        if assign and source is not module:
+            theirs = tree_tensors(source)
+            for key in own.keys() & theirs.keys():
+                tell_shared(self.session, own[key][1], theirs[key][1], "load_state_dict", site)
+        self._tell_copy(module, source, own, set(state), tau, load.changed, captured)
+
+    def _traced(
+        self, captured: list[tuple[torch.Tensor, torch.Tensor, float | None]], load: _Load
+    ) -> tuple[torch.nn.Module | None, float | None]:
+        """The source and its weight; what the trace of this iteration saw comes before what the values suggest."""
+        if load.source is not None or not captured or load.snapshot is not None or load.origin == "file":
+            return load.source, load.tau
+        registry = self.recorder.part(Registry)
+        for target, source, tau in captured:
+            numbers = self.recorder.tensors.find(source), self.recorder.tensors.find(target)
+            if source is not target and numbers[0] is not None and numbers[1] is not None:
+                roots = registry.roots_of_pair(numbers[0], numbers[1])
+                if roots is not None:
+                    return self.recorder.modules.get(roots[0]), tau
+        return None, None
+
+    def _tell_copy(
+        self,
+        module: torch.nn.Module,
+        source: torch.nn.Module,
+        own: dict[str, tuple[str, torch.Tensor]],
+        given: set[str],
+        tau: float | None,
+        changed: bool | None,
+        captured: list[tuple[torch.Tensor, torch.Tensor, float | None]],
+    ) -> None:
+        theirs = tree_tensors(source)
+        number = self.recorder.tensor_id
+        pairs = [(number(theirs[k][1]), number(own[k][1])) for k in own if k in given and k in theirs]
+        if not pairs:
+            pairs = [(number(s), number(t)) for t, s, _ in captured]
+        tell(
+            self.session,
+            _site.here(1),
+            "load_state_dict",
+            know(self.recorder, source),
+            know(self.recorder, module),
+            tuple(dict.fromkeys(pairs)),
+            tau,
+            changed,
+        )
+
+    def _plain_differ(self, module: torch.nn.Module, source: torch.nn.Module | None, load: _Load) -> tuple[str, ...]:
+        if load.snapshot is not None:
+            then = load.snapshot.plain
+        elif source is not None and source is not module and load.tau == 1.0:
+            then = {k: t for k, t in plain_tensors(source).items() if readable(t) and t.numel() <= 4096}
+        else:
+            return ()
+        return that_differ(then, plain_tensors(module)) if then else ()
+
+    def load_raised(self, load: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.copies.captured = None
+
+    # ------------------------------------------------------------------ optimizers and schedulers
+
+    def other_taken(self, owner: str, ident: int, state: Any) -> None:
+        if owner == "optimizer":
+            for tensor in tensors_in(state.get("state", {})):
+                self.states.optimizers.note(tensor, ident)
+        if self.often.worth_telling((owner, ident), first=16):
+            self.states.remember(state, Snapshot(owner, ident))
+            self.recorder.emit(StateTaken, owner=owner, ident=ident)
+
+    def other_loaded(self, owner: str, ident: int, state: Any) -> None:
+        origin, of = "unknown", None
+        for tensor in tensors_in(state):
+            of = self.states.optimizers.find(tensor)
+            origin = "live" if of is not None else "file" if self.states.loaded.find(tensor) is not None else origin
+            break
+        snapshot = self.states.recall(state)
+        if snapshot is not None and snapshot.owner == owner:
+            of = snapshot.ident
+            origin = origin if origin != "unknown" else "file" if snapshot.saved else "live"
+        self.recorder.emit(StateLoaded, owner=owner, ident=ident, matched=len(state), origin=origin, origin_ident=of)
+
+    # ------------------------------------------------------------------ files
+
+    def saved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        content = args[0] if args else kwargs["obj"]
+        for value in parts(content):
+            if is_module_state(value):
+                of = next((n for t in value.values() if (n := self._owner_of(t)) is not None), None)
+                snapshot = self.states.recall(value)
+                if snapshot is not None:
+                    snapshot.saved = True
+                elif of is not None:
+                    module = self.recorder.modules.get(of)
+                    plain = copies_of(plain_tensors(module)) if module is not None else {}
+                    self.states.remember(value, Snapshot("module", of, True, plain))
+            elif is_optimizer_state(value) or is_scheduler_state(value):
+                snapshot = self.states.recall(value)
+                if snapshot is not None:
+                    snapshot.saved = True
+        self.recorder.emit(FileTouched, method="save", what=contents(content))
+
+    def _owner_of(self, tensor: Any) -> int | None:
+        return self.states.modules.find(tensor) if isinstance(tensor, torch.Tensor) else None
+
+    def read(self, before: Any, content: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for tensor in tensors_in(content):
+            self.states.loaded.note(tensor, FILE)
+        self.recorder.emit(FileTouched, method="load", what=contents(content))
+
+
+def contents(value: Any) -> tuple[str, ...]:
+    """What a file holds, by owner: "module", "optimizer", "scheduler", "rng", "number", "other"."""
+    found: list[str] = []
+    entries = list(value.items()) if type(value) is dict and not is_module_state(value) else [("", value)]
+    if is_optimizer_state(value) or is_scheduler_state(value):
+        entries = [("", value)]
+    for name, entry in entries[:256]:
+        inner = [entry, *(entry if type(entry) in (list, tuple) else entry.values() if type(entry) is dict else ())]
+        if isinstance(entry, torch.nn.Module) or is_module_state(entry):
+            found.append("module")
+        elif any(is_optimizer_state(v) or isinstance(v, torch.optim.Optimizer) for v in inner):
+            found.append("optimizer")
+        elif any(is_scheduler_state(v) or isinstance(v, LRScheduler) for v in inner):
+            found.append("scheduler")
+        elif is_random_state(entry) or "rng" in str(name).lower() or "random" in str(name).lower():
+            found.append("rng")
+        elif any(is_module_state(v) or isinstance(v, torch.nn.Module) for v in inner):
+            found.append("module")
+        else:
+            found.append("number" if isinstance(entry, (int, float)) else "other")
+    return tuple(dict.fromkeys(found))
+
+
+def _differs(own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]) -> bool | None:
+    """Whether loading `given` would change anything; None when no tensor can be compared."""
+    keys = [k for k, t in given.items() if k in own and own[k][1].shape == t.shape]
+    seen: bool | None = None
+    for key in keys:
+        mine, new = own[key][1], given[key]
+        if not readable(mine) or not readable(new):
+            continue
+        seen = False
+        if elements(mine) != elements(new) or (mine.numel() <= 65536 and not equal(mine, new)):
+            return True
+    return seen
+
+
+def _blend(
+    own: dict[str, tuple[str, torch.Tensor]],
+    given: dict[str, torch.Tensor],
+    theirs: dict[str, tuple[str, torch.Tensor]],
+) -> float | None:
+    """The weight tau with which given = tau * theirs + (1 - tau) * own in a few elements; None when there is none."""
+    found: list[float] = []
+    keys = [k for k, t in given.items() if k in own and k in theirs and t.is_floating_point()]
+    if len(keys) < len(given) / 2:
+        return None
+    for key in keys[:: max(1, len(keys) // LOOKED)][:LOOKED]:
+        mine, new, source = own[key][1], given[key], theirs[key][1]
+        if not (mine.shape == new.shape == source.shape) or not all(readable(t) for t in (mine, new, source)):
+            return None
+        for a, b, c in zip(elements(mine), elements(new), elements(source), strict=True):
+            if abs(c - a) > 1e-3 * max(1.0, abs(a)):
+                found.append((b - a) / (c - a))
+            elif abs(b - a) > 1e-3 * max(1.0, abs(a)):
+                return None
+    if not found or max(found) - min(found) > 0.02 or not -1e-3 <= min(found) <= 1.001:
+        return None
+    return round(sorted(found)[len(found) // 2], 6)
+
+
+def install(session: Session) -> Undo:
+    """Watch `state_dict` and `load_state_dict` of modules, optimizers, schedulers, and `torch.save`, `torch.load`."""
+    probe = _Probe(session)
+    recorder = session.recorder
+    taking, loading = Nest(), Nest()
+
+    def number_of(owner: str, thing: Any) -> int:
+        return session.know_optimizer(thing, NOWHERE) if owner == "optimizer" else recorder.objects.number(thing)
+
+    def pair(owner: str, cls: type, take: Nest, load: Nest) -> list[Undo]:
+        def taken(before: Any, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            probe.other_taken(owner, number_of(owner, args[0]), state)
+
+        def loaded(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            state = args[1] if len(args) > 1 else kwargs["state_dict"]
+            probe.other_loaded(owner, number_of(owner, args[0]), state)
+
+        found = []
+        if "state_dict" in vars(cls):
+            found.append(observe(recorder, cls, "state_dict", after=taken, nest=take))
+        if "load_state_dict" in vars(cls):
+            found.append(observe(recorder, cls, "load_state_dict", after=loaded, nest=load))
+        return found
+
+    schedulers = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and issubclass(c, LRScheduler)]
+    inner_take, inner_load = Nest(), Nest()
+    undos = [undo for c in dict.fromkeys(schedulers) for undo in pair("scheduler", c, inner_take, inner_load)]
+    undos += pair("optimizer", torch.optim.Optimizer, Nest(), Nest())
+    files = Nest()
+    for place in (torch, torch.serialization):
+        undos.append(observe(recorder, place, "save", before=probe.saved, nest=files))
+        undos.append(observe(recorder, place, "load", after=probe.read, nest=files))
+    return together(
+        observe(recorder, torch.nn.Module, "state_dict", after=probe.module_taken, nest=taking),
+        observe(
+            recorder,
+            torch.nn.Module,
+            "load_state_dict",
+            before=probe.load_begins,
+            after=probe.module_loaded,
+            raised=probe.load_raised,
+            nest=loading,
+        ),
+        *undos,
+    )
