@@ -56,7 +56,9 @@ def test_the_audit_finds_the_planted_faults_and_nothing_else(program: Path, tmp_
         check=False,
     )
     assert done.returncode == (3 if planted else 0), done.stdout + done.stderr
-    findings = [f for f in json.loads(report.read_text())["findings"] if f["severity"] != "info"]
+    document = json.loads(report.read_text(encoding="utf-8"))
+    assert document["run"]["failures"] == []
+    findings = [f for f in document["findings"] if f["severity"] != "info"]
     assert sorted(f["code"] for f in findings) == sorted(planted)
     source = program.read_text(encoding="utf-8").splitlines()
     for finding in findings:
