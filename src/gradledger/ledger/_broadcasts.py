@@ -20,9 +20,9 @@ MAX_VISITS = 600
 _OPAQUE = frozenset(
     {
         "matmul", "mm", "bmm", "linear", "addmm", "baddbmm", "einsum", "embedding", "conv1d", "conv2d", "conv3d",
-        "cdist", "outer", "scaled_dot_product_attention", "softmax", "log_softmax", "logsumexp", "cumsum", "sort", "topk",
-        "pdist", "cross_entropy", "nll_loss", "multi_head_attention_forward", "layer_norm", "batch_norm", "tensordot",
-        "bilinear", "autograd_grad",
+        "cdist", "outer", "scaled_dot_product_attention", "softmax", "log_softmax", "logsumexp", "cumsum", "sort",
+        "topk", "pdist", "cross_entropy", "nll_loss", "multi_head_attention_forward", "layer_norm", "batch_norm",
+        "tensordot", "bilinear", "autograd_grad",
     }
 )  # fmt: skip
 _MEETS = frozenset(
@@ -95,16 +95,23 @@ def _holds(trace: Trace, token: int, wide: dict[int, Wide]) -> bool:
 
 def _asked_for(trace: Trace, found: Wide, by_axis: bool) -> bool:
     """Whether an operand was given its shape for this broadcast, or both operands are one tensor."""
-    for value in (found.left, found.right):
-        made = value.op
-        if made is None or made.name not in EXPLICIT_SHAPES:
-            continue
-        reshaped = made.name != "getitem" or len(value.shape) > len(_first_shape(trace, made))
-        if reshaped and (value.graph or by_axis or made.site.key() == found.op.site.key()):
+    for side in (found.left, found.right):
+        made = _made_wide(trace, side)
+        if made is not None and (side.graph or by_axis or made.site.key() == found.op.site.key()):
             return True
     return _terms._strip(trace, found.left.token)[0] == _terms._strip(trace, found.right.token)[0]
 
 
-def _first_shape(trace: Trace, op: Op) -> tuple[int, ...]:
-    value = trace.values.get(op.ins[0]) if op.ins else None
-    return value.shape if value is not None else ()
+def _made_wide(trace: Trace, value: Value) -> Op | None:
+    """The operation that gave a column its second axis, seen through arithmetic with plain numbers."""
+    for _ in range(6):
+        op = value.op
+        below = trace.values.get(op.ins[0]) if op is not None and op.ins else None
+        if op is None or below is None:
+            return None
+        if op.name in EXPLICIT_SHAPES:
+            return op if len(value.shape) > len(below.shape) else None
+        if len(op.ins) != 1 or below.shape != value.shape:
+            return None
+        value = below
+    return None

@@ -20,8 +20,28 @@ _CUTS = frozenset({"detach", "data", "detach_", "numpy"})
 _RANDOM = frozenset(
     {"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"}
 )
+# Which part they give is not recorded: two of them may differ.
+_PARTS = frozenset(
+    {"getitem", "select", "narrow", "chunk", "split", "split_with_sizes", "unbind", "diagonal", "unfold"}
+)
 _NEAR = frozenset(
     {"add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill", "clamp", "clamp_", "mean", "sum", "maximum"}
+)
+# The same elements in the same order, whatever the shape.
+_SAME_ELEMENTS = frozenset(
+    {
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "view_as",
+        "unflatten",
+        "ravel",
+        "squeeze_",
+        "unsqueeze_",
+    }
 )
 _MAX_TERMS = 64
 _MAX_VISITS = 4000
@@ -29,27 +49,27 @@ _MAX_VISITS = 4000
 
 @dataclass(slots=True)
 class Part:
-    """One additive operand while it is being unfolded."""
+    """One additive operand while it is being unfolded.  `weights`: graph-free scalars that multiply or divide it."""
 
     token: int | None
     number: float | None
     factor: float
     site: Site
-    divided: bool = False
+    weights: tuple[int, ...] = ()
 
 
 def unfold(trace: Trace, root: int) -> list[Part]:
     """The additive operands of a root value, with the plain factors on their way."""
     parts: list[Part] = []
-    todo: list[tuple[int, float, bool]] = [(root, 1.0, False)]
+    todo: list[tuple[int, float, tuple[int, ...]]] = [(root, 1.0, ())]
     visits = 0
     while todo and len(parts) < _MAX_TERMS and visits < _MAX_VISITS:
         visits += 1
-        token, factor, divided = todo.pop()
+        token, factor, weights = todo.pop()
         value = trace.values.get(token)
         op = value.op if value is not None else None
         if value is None or op is None or (prod(value.shape) != 1 and token != root):
-            parts.append(Part(token, None, factor, op.site if op else NOWHERE, divided))
+            parts.append(Part(token, None, factor, op.site if op else NOWHERE, weights))
             continue
         if op.name in ("add", "sub", "rsub") and len(op.operands) == 2 and _scalars(trace, op):
             for i, operand in enumerate(op.operands):
@@ -57,35 +77,36 @@ def unfold(trace: Trace, root: int) -> list[Part]:
                 if i == 1:
                     sign *= float(op.options.get("alpha", 1.0))
                 if is_ref(operand):
-                    todo.append((int(operand), factor * sign, divided))
+                    todo.append((int(operand), factor * sign, weights))
                 elif isinstance(operand, (int, float)) and operand != 0:
-                    parts.append(Part(None, float(operand), factor * sign, op.site, divided))
+                    parts.append(Part(None, float(operand), factor * sign, op.site, weights))
         elif op.name in ("mul", "div") and len(op.operands) == 2:
             left, right = op.operands
             if is_ref(left) and is_ref(right):
                 inner = _weighted(trace, int(left), int(right), op.name)
                 if inner is None:
-                    parts.append(Part(token, None, factor, op.site, divided))
+                    parts.append(Part(token, None, factor, op.site, weights))
                 else:
-                    todo.append((inner, factor, True))
+                    weight = int(right) if inner == int(left) else int(left)
+                    todo.append((inner, factor, (*weights, weight)))
             else:
                 inner = int(left if is_ref(left) else right)
                 number = right if is_ref(left) else left
                 if not isinstance(number, (int, float)) or (op.name == "div" and (number == 0 or not is_ref(left))):
-                    parts.append(Part(token, None, factor, op.site, divided))
+                    parts.append(Part(token, None, factor, op.site, weights))
                 else:
-                    todo.append((inner, factor / number if op.name == "div" else factor * number, divided))
+                    todo.append((inner, factor / number if op.name == "div" else factor * number, weights))
         elif op.name == "neg" and op.ins:
-            todo.append((op.ins[0], -factor, divided))
+            todo.append((op.ins[0], -factor, weights))
         elif op.name in _THROUGH and op.ins and not op.inplace and _is_scalar(trace, op.ins[0]):
-            todo.append((op.ins[0], factor, divided))
+            todo.append((op.ins[0], factor, weights))
         elif op.name in ("sum", "mean") and op.ins and _stack_of_scalars(trace, op.ins[0]):
             inner_op = trace.values[op.ins[0]].op
             assert inner_op is not None
             share = factor / len(inner_op.ins) if op.name == "mean" else factor
-            todo.extend((t, share, divided) for t in inner_op.ins)
+            todo.extend((t, share, weights) for t in inner_op.ins)
         else:
-            parts.append(Part(token, None, factor, op.site, divided))
+            parts.append(Part(token, None, factor, op.site, weights))
     return parts
 
 
@@ -128,8 +149,8 @@ def describe(
     trace: Trace, parts: list[Part], walk: Walk | None, trained: set[int], root_order: int
 ) -> tuple[Term, ...]:
     """Terms of a loss.  `trained`: numbers of tensors held by optimizers."""
-    # the same tensor with the other sign, or under a tensor weight, is a combination and no repetition
-    counts = Counter((p.token, p.factor > 0, p.divided) for p in parts if p.token is not None)
+    # the same tensor with the other sign, or under another tensor weight, is a combination and no repetition
+    counts = Counter((p.token, p.factor > 0, p.weights) for p in parts if p.token is not None)
     neutral = _neutral(trace, parts)
     done: set[int] = set()
     terms: list[Term] = []
@@ -174,7 +195,7 @@ def describe(
                 reduction,
                 elements,
                 batch,
-                part.divided or divided,
+                bool(part.weights) or divided,
                 penalty,
                 value.node,
             )
@@ -182,7 +203,7 @@ def describe(
     return tuple(terms)
 
 
-def _times(counts: Counter[tuple[int, bool, bool]], token: int) -> int:
+def _times(counts: Counter[tuple[int, bool, tuple[int, ...]]], token: int) -> int:
     return max(number for (t, _, _), number in counts.items() if t == token)
 
 
@@ -194,8 +215,8 @@ def _neutral(trace: Trace, parts: list[Part]) -> set[int]:
         value = trace.values.get(part.token) if part.token is not None else None
         if value is None or value.graph:
             continue
-        base = _strip(trace, value.token)[0]
-        if any(_strip(trace, p.token)[0] == base and p.factor == -part.factor for p in alive if p.token is not None):
+        base = _content(trace, value.token)[0]
+        if any(_content(trace, p.token)[0] == base and p.factor == -part.factor for p in alive if p.token is not None):
             found.add(value.token)
     return found
 
@@ -543,10 +564,30 @@ def _strip(trace: Trace, token: int) -> tuple[int, bool]:
     return token, detached
 
 
+def _content(trace: Trace, token: int) -> tuple[int, bool, bool]:
+    """The value with the same elements in the same order: its token; was it detached, was it copied on the way."""
+    detached = copied = False
+    for _ in range(20):
+        value = trace.values.get(token)
+        if value is None or value.op is None or len(value.op.ins) != 1 or value.op.inplace:
+            break
+        if value.op.name in _CUTS:
+            detached = True
+        elif value.op.name in ("clone", "to"):
+            copied = True
+        elif value.op.name not in _SAME_ELEMENTS:
+            break
+        token = value.op.ins[0]
+    return token, detached, copied
+
+
 def _is_detached_alias(trace: Trace, token: int, other: int) -> bool:
-    mine, detached = _strip(trace, token)
-    theirs, _ = _strip(trace, other)
-    return detached and mine == theirs
+    mine, detached, copied = _content(trace, token)
+    theirs, _, _ = _content(trace, other)
+    a, b, base = trace.values.get(token), trace.values.get(other), trace.values.get(mine)
+    if not detached or mine != theirs or a is None or b is None or base is None or a.shape != b.shape:
+        return False
+    return not (copied and base.leaf is not None)  # a copy of a parameter keeps what it was before the steps since
 
 
 def is_equal_by_construction(trace: Trace, token: int, other: int, logs: bool = False) -> bool:
@@ -558,7 +599,7 @@ def is_equal_by_construction(trace: Trace, token: int, other: int, logs: bool = 
     if mine is None or theirs is None or mine.graph or not theirs.graph:
         return False
     if logs:
-        token, other = _strip(trace, token)[0], _strip(trace, other)[0]
+        token, other = _content(trace, token)[0], _content(trace, other)[0]
         mine, theirs = trace.values.get(token), trace.values.get(other)
         if mine is None or theirs is None or mine.op is None or theirs.op is None or not mine.op.ins:
             return False
@@ -570,9 +611,10 @@ def is_equal_by_construction(trace: Trace, token: int, other: int, logs: bool = 
 
 
 def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
-    a, b = _strip(trace, a)[0], _strip(trace, b)[0]
+    (a, _, one), (b, _, two) = _content(trace, a), _content(trace, b)
     if a == b:
-        return True
+        base = trace.values.get(a)
+        return base is not None and not ((one or two) and base.leaf is not None)
     left[0] -= 1
     x, y = trace.values.get(a), trace.values.get(b)
     if (
@@ -589,7 +631,7 @@ def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
         x.iteration != y.iteration
         or x.shape != y.shape
         or x.op.name != y.op.name
-        or x.op.name in _RANDOM
+        or x.op.name in _RANDOM | _PARTS
         or x.op.inplace
         or y.op.inplace
     ):

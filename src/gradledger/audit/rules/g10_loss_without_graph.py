@@ -109,7 +109,7 @@ def update(state: State, event: Event, world: World) -> None:
 def _lost(event: Backward, world: World) -> bool:
     """Whether trained values went into this root and no gradient can come out.
 
-    A value that left as a number is known to be in the root only when the root was made of leaves that no module saw."""
+    A value that left as a number is known to be in the root only when the root was made of leaves no module saw."""
     if event.root_is_leaf:
         return not any(world.tensor(tensor).role == "parameter" for tensor in event.leaves)
     seen = [world.tensor(tensor).leaf for tensor in event.leaves]
