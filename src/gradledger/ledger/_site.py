@@ -13,6 +13,8 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
     os.path.realpath(p) + os.sep for p in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}
 )
+# The installed command that started us is no part of the program.
+_COMMAND = os.path.join(os.path.abspath(sysconfig.get_path("scripts")), "gradledger")
 # Libraries below the training loop: a line inside them is never the line to edit.
 _PLUMBING = ("torch", "numpy", "functorch", "tensordict", "torchgen", "_pytest", "pluggy", "rich", "typer", "click")
 MAX_CALLERS = 5
@@ -26,6 +28,8 @@ def _is_user_file(name: str) -> bool:
     if name.startswith("<") and not name.startswith(("<ipython", "<stdin>", "<string>")):
         return False
     real = os.path.abspath(name)
+    if real.startswith(_COMMAND):
+        return False
     if real.startswith(_HERE) and not real.startswith(_HERE + "recipes"):
         return False
     for marker in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"):
