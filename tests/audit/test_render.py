@@ -88,7 +88,7 @@ def test_text_fits_80_columns_and_shows_what_matters(program: Path) -> None:
     assert "   train.py:4, in train" in lines
     assert any(line.split() == ["fix", "optimizer.zero_grad()"] for line in lines)
     assert any("120 times, first in iteration 1" in line for line in lines)
-    assert "multiple 120, largest inf, tensors 4, steps [1, 2, 3], late unknown" in shown
+    assert "multiple 120, largest inf, tensors 4, steps [1, 2, 3]" in shown
     assert "GL-O01, GL-O02: no scheduler was built" in shown
     assert "\x1b" not in shown
 

@@ -6,7 +6,7 @@ A rule that raises is taken out, listed among what was not checked, and the othe
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from gradledger.audit.report import Note, Report
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
 from gradledger.audit.world import World
 from gradledger.core.events import Event
+
+Update = Callable[[Any, Event, World], None]
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Judge:
         self._registry = rules if rules is not None else registry.load()
         self._running = [_Running(loaded) for loaded in self._registry.select(select, ignore)]
         self._everything = not select
-        self._by_type: dict[type[Event], list[_Running]] = {}
+        self._by_type: dict[type[Event], list[tuple[Update, Any, _Running]]] = {}
         self._events = 0
         self._world_error = ""
         for run in self._running:
@@ -63,10 +65,13 @@ class Judge:
         kind = type(event)
         listeners = self._by_type.get(kind)
         if listeners is None:
-            listeners = self._by_type[kind] = [r for r in self._running if not r.failed and _listens(r, kind)]
-        for run in listeners:
+            listeners = self._by_type[kind] = [
+                (r.loaded.module.update, r.state, r) for r in self._running if not r.failed and _listens(r, kind)
+            ]
+        world = self.world
+        for update, state, run in listeners:
             try:
-                run.loaded.module.update(run.state, event, self.world)
+                update(state, event, world)
             except Exception as error:
                 run.fail(error)
                 self._by_type.clear()

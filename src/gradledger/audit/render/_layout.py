@@ -19,6 +19,7 @@ CONTEXT = 2  # source lines before and after the marked one
 RELATED_SHOWN = 5
 EVIDENCE_SHOWN = 8
 REASONS_SHOWN = 8
+LONGEST = 60  # characters of one piece of evidence
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
@@ -69,8 +70,8 @@ def run_line(report: Report) -> str:
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """ "multiple 120, tensors 4"."""
-    parts = [f"{k.replace('_', ' ')} {_value(v)}" for k, v in list(evidence.items())[:EVIDENCE_SHOWN]]
-    return ", ".join(parts)
+    told = [(k, v) for k, v in evidence.items() if v is not None and v != "" and v != [] and v != ()]
+    return ", ".join(f"{k.replace('_', ' ')} {_value(v)}" for k, v in told[:EVIDENCE_SHOWN])
 
 
 def reasons(report: Report) -> list[tuple[str, str]]:
@@ -162,7 +163,7 @@ def _end(report: Report, width: int, footer: Sequence[str]) -> Iterator[Line]:
             kinds = f"{count} kind{'s' if count != 1 else ''} of failure"
             text = f"{kinds} inside gradledger itself, the program was not touched: {report.ended.failures[0]}"
             yield from _plain(text, width)
-    for text in (f"sampled: {report.sampled}" if report.sampled else "", *footer):
+    for text in (f"judged on {report.sampled}" if report.sampled else "", *footer):
         yield from _plain(text, width)
 
 
@@ -203,5 +204,6 @@ def _value(value: Any) -> str:
         return "(" + ", ".join(f"{k} {_value(v)}" for k, v in value.items()) + ")"
     if isinstance(value, Iterable) and not isinstance(value, str):
         items = [_value(v) for v in value]
-        return "[" + ", ".join(items[:5] + (["..."] if len(items) > 5 else [])) + "]"
-    return str(value)
+        shown = 5 if sum(map(len, items[:5])) <= LONGEST else 2
+        return "[" + ", ".join(items[:shown] + (["..."] if len(items) > shown else [])) + "]"
+    return _cut(str(value), LONGEST)
