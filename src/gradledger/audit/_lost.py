@@ -69,7 +69,7 @@ class _Undecided:
     losses: tuple[Loss, ...]
     empty: bool
     used: Site | None
-    used_path: Path
+    windowed: Path
     forward_between: bool
 
 
@@ -134,8 +134,10 @@ def _filled(state: State, event: ev.Backward, world: World) -> None:
 def _read(state: State, event: ev.GradientsRead, world: World) -> None:
     # an input's gradient that is read: the pass was made for it, whatever it left in the parameters
     free = {t for t in event.tensors if not world.holders(t)}
-    if not event.tensors and state.recent:
-        _inspect(state, state.recent[-1])
+    if not event.tensors:
+        for backward in state.recent:
+            if backward.backward == event.backward:
+                _inspect(state, backward)
     if free:
         for backward in state.recent:
             if free.intersection(backward.leaves):
@@ -180,22 +182,32 @@ def _step(state: State, event: ev.Step, world: World) -> None:
     if not losses:
         return
     used: Site | None = None
-    used_path: Path = ()
+    windowed: Path = ()
     if not empty:
-        newest = max((b for life in event.lives for b in fresh(life.fills)), default=None)
-        backward = world.backward(newest) if newest is not None else None
-        if backward is None:
+        new = [
+            b for i in {i for life in event.lives for i in fresh(life.fills)} if (b := world.backward(i)) is not None
+        ]
+        if not new:
             return  # what the step uses was written by the program itself
-        used, used_path = backward.site, path_of(backward.site)
+        latest = max(new, key=lambda b: b.backward)
+        used = latest.site
+        if sum(path_of(b.site) == path_of(latest.site) for b in new) > 1:
+            windowed = path_of(latest.site)
     state.undecided.append(
-        _Undecided(event.optimizer, event, losses, empty, used, used_path, watched.forward_since_loss)
+        _Undecided(event.optimizer, event, losses, empty, used, windowed, watched.forward_since_loss)
     )
     while len(state.undecided) > UNDECIDED_KEPT:
         _decide(state, state.undecided.popleft(), world)
 
 
 def _decide(state: State, one: _Undecided, world: World) -> None:
-    lost = [loss for loss in one.losses if not world.consumers(loss.backward) and loss.backward not in state.cut_short]
+    lost = [
+        loss
+        for loss in one.losses
+        if not world.consumers(loss.backward)
+        and loss.backward not in state.cut_short
+        and path_of(loss.fill) != one.windowed  # the rest of a longer window: GL-G22
+    ]
     if not lost:
         return
     watched = state.optimizers[one.optimizer]

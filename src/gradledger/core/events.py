@@ -418,10 +418,13 @@ class Clear(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsRead(Event):
-    """The program itself read `.grad` (detail iterations; once an iteration and line).  No tensors: that of a non-leaf."""
+    """The program itself read `.grad` (detail iterations; told once an iteration and line, before the step).
+
+    No tensors: that of a non-leaf.  `backward`: the latest reverse pass before the first of these reads."""
 
     KIND: ClassVar[str] = "gradients_read"
     tensors: tuple[int, ...]
+    backward: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ class Lifecycle:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.leaves: dict[int, Leaf] = {}
+        self.latest = 0  # the last reverse pass that wrote gradients
 
     def follow(self, tensor: torch.Tensor) -> Leaf:
         """Start to follow a leaf (again: no effect)."""
@@ -140,6 +141,7 @@ class Lifecycle:
 
     def after_backward(self, backward: int) -> list[int]:
         """Which leaves the reverse pass wrote; their histories grow by one contribution."""
+        self.latest = backward
         filled = []
         for leaf in self.leaves.values():
             tensor = leaf.ref()

@@ -41,7 +41,7 @@ class _Probe:
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
         self.scanned: dict[int, int] = {}
         self.used: set[int] = set()
-        self.reads: dict[tuple[str, int], set[int]] = {}
+        self.reads: dict[tuple[str, int], tuple[int, set[int]]] = {}
 
     # ------------------------------------------------------------------ on and off
 
@@ -193,17 +193,17 @@ class _Probe:
     def grad_read(self, tensor: torch.Tensor, grad: Any, frame: Any) -> None:
         """The program read `.grad` itself."""
         number = self.session.lifecycle.was_read(tensor)
-        where = (frame.f_code.co_filename, frame.f_lineno)
-        if number is not None:
-            self.reads.setdefault(where, set()).add(number)
-        elif not tensor.is_leaf:
-            self.reads.setdefault(where, set())
+        if number is not None or not tensor.is_leaf:
+            where = (frame.f_code.co_filename, frame.f_lineno)
+            _, tensors = self.reads.setdefault(where, (self.session.lifecycle.latest, set()))
+            if number is not None:
+                tensors.add(number)
 
     def flush_reads(self, *_: Any) -> None:
         reads, self.reads = self.reads, {}
-        for (file, line), tensors in reads.items():
+        for (file, line), (backward, tensors) in reads.items():
             site = Site(file, line, "")
-            self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)))
+            self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)), backward=backward)
 
 
 def _not_finite(tensor: torch.Tensor) -> bool:
