@@ -35,7 +35,8 @@ class Job:
 
 @dataclass
 class Result:
-    """`report`: the JSON report (None: there was none); `output`: stdout and stderr of the script together."""
+    """`report`: the JSON report (None: there was none); `output`: stdout and stderr of the script together; `replayed`:
+    how judging the stored run again differs from the report ("": it does not)."""
 
     job: Job
     report: dict[str, Any] | None = None
@@ -44,6 +45,7 @@ class Result:
     seconds: float = 0.0
     timed_out: bool = False
     findings: list[dict[str, Any]] = field(default_factory=list)
+    replayed: str = ""
 
 
 @dataclass
@@ -115,7 +117,31 @@ def _result(child: _Child, status: int, late: bool) -> Result:
         result.findings = result.report["findings"] if result.report else []
     except (OSError, ValueError, KeyError):
         result.report = None
+    if result.report is not None:
+        result.replayed = _replay(child.scratch, result.report)
     return result
+
+
+def _replay(scratch: Path, report: dict[str, Any]) -> str:
+    from gradledger.audit.engine import audit
+    from gradledger.audit.render.json import as_dict
+    from gradledger.ledger._store import read
+
+    stored = list((scratch / "home").glob("runs/*/ledger.sqlite"))
+    if not stored:  # a program that never imported torch
+        return "" if report["run"]["events"] == 0 else "nothing was stored"
+    here = os.getcwd()
+    try:
+        os.chdir(scratch / "work")
+        again = json.loads(json.dumps(as_dict(audit(read(stored[0])))))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        os.chdir(here)
+    for part in ("exit_code", "findings", "checked", "not_checked", "suppressed"):
+        if again[part] != report[part]:
+            return f"{part}: the run said {report[part]}, the stored run {again[part]}"
+    return ""
 
 
 def _copy(job: Job, target: Path) -> None:

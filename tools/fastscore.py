@@ -194,6 +194,7 @@ def main() -> int:
                 "seconds": round(r.seconds, 3),
                 "report": r.report,
                 "output": r.output[-4000:],
+                "replayed": r.replayed,
             }
             for n, r in results.items()
         }
@@ -210,6 +211,9 @@ def main() -> int:
     )
     for text, count in (failures + failed).most_common(15):
         print(f"OUR OWN FAILURE in {count} scripts: {text}")
+    for name, r in results.items():
+        if r.replayed:
+            print(f"THE STORED RUN OF {name} IS JUDGED OTHERWISE: {r.replayed[:1500]}")
     print(score.text())
     return 0 if score.perfect else 1
 

@@ -19,13 +19,15 @@ TOOL = ROOT / "tools" / "fastscore.py"
 
 @dataclass(frozen=True)
 class Program:
-    """A fixture program and what the audit said: `expected` is {code: lines}, empty for a correct program."""
+    """A fixture program and what the audit said: `expected` is {code: lines}, empty for a correct program;
+    `replayed`: how judging the stored run differs."""
 
     file: str
     expected: dict[str, list[int]]
     exit_code: int
     output: str
     report: dict[str, Any] | None
+    replayed: str
 
     def found(self, *severities: str) -> list[dict[str, Any]]:
         """Findings of these severities."""
@@ -55,6 +57,8 @@ def run(codes: list[str], out: Path) -> dict[str, list[Program]]:
     for item in data["items"]:
         result = data["results"][item["file"]]
         expected = {bug["code"]: bug["line"] for bug in item["bugs"]}
-        program = Program(item["file"], expected, result["exit_code"], result["output"], result["report"])
+        program = Program(
+            item["file"], expected, result["exit_code"], result["output"], result["report"], result["replayed"]
+        )
         by_rule.setdefault(item["rule"], []).append(program)
     return by_rule

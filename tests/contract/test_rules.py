@@ -153,6 +153,12 @@ def test_no_failure_of_our_own(loaded: LoadedRule, programs: dict[str, list[Prog
 
 
 @each_rule
+def test_the_stored_runs_are_judged_the_same(loaded: LoadedRule, programs: dict[str, list[Program]]) -> None:
+    for program in programs[loaded.rule.code]:
+        assert program.replayed == "", program.file
+
+
+@each_rule
 def test_what_a_finding_says(loaded: LoadedRule, programs: dict[str, list[Program]]) -> None:
     own = [
         f
