@@ -2,8 +2,8 @@
 
     python tests/primer/run.py [NAME ...] [--json FILE]
 
-Needs the [primer] extra.  For each program under tests/primer/programs: exit code, stdout, weights and random state (the
-program prints a digest of them) must be the same; findings are listed for a person to judge in docs/results/primer.md.
+Needs the [primer] extra.  For each program under tests/primer/programs: the exit code and its last line, which digests every weight and the random
+state, must be the same (lines before may hold times); findings are listed for a person to judge in docs/results/primer.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def one(program: Path) -> dict[str, object]:
         found = json.loads(report.read_text()) if report.exists() else None
     if bare[0] != 0:
         return dict(program=program.stem, same=False, error="does not run by itself: " + bare[2][-600:], findings=[])
-    same = bare[:2] == watched[:2]
+    same = bare[0] == watched[0] and bare[1].splitlines()[-1:] == watched[1].splitlines()[-1:]
     error = "" if same and found is not None else f"exit {watched[0]}: {watched[1][-300:]} {watched[2][-600:]}"
     findings = [f"{f['code']} {f['severity']} {f['file']}:{f['line']} {f['message']}" for f in (found or {}).get("findings", [])]
     return dict(program=program.stem, same=same, ratio=round(watched[3] / bare[3], 2), error=error, findings=findings)

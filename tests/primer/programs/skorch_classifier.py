@@ -1,5 +1,7 @@
 """skorch: a classifier and a regressor fitted with their default validation split."""
 
+import random
+
 import numpy as np
 import torch
 from _digest import digest
@@ -7,6 +9,8 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 torch.manual_seed(11)
+np.random.seed(11)
+random.seed(11)
 torch.set_num_threads(1)
 generator = np.random.default_rng(11)
 x = generator.standard_normal((400, 6)).astype(np.float32)
