@@ -44,7 +44,7 @@ LISTENS: tuple[type[Event], ...] = (Copied, ModuleCalled, StateTaken, Statistics
 
 @dataclass(slots=True)
 class _Follow:
-    """Copies from one module into another: first, latest, in how many iterations, how often buffers came along."""
+    """Copies from one module into another: first, latest one looked at, how many, how often buffers came along."""
 
     first: Copied
     last: Copied
@@ -52,6 +52,7 @@ class _Follow:
     iterations: int = 0
     with_buffers: int = 0
     differing: int = 0
+    last_iteration: int = -1
 
 
 @dataclass(slots=True)
@@ -83,14 +84,16 @@ def _note(state: State, event: Copied, world: World) -> None:
     kept = state.follows.get(key)
     if kept is None:
         kept = state.follows[key] = _Follow(event, event)
-    if kept.count == 0 or event.iteration != kept.last.iteration:
+    if kept.count == 0 or event.iteration != kept.last_iteration:
         kept.iterations += 1
     kept.count += 1
     carried = bool(event.buffers_followed) or any(world.tensor(t).role == "buffer" for _, t in event.pairs)
     if carried and event.iteration > 0:
         kept.with_buffers += 1
     kept.differing += bool(event.buffers_differ)
-    kept.last = event
+    if event.changed is not None or event.buffers_differ:  # its values were looked at
+        kept.last = event
+    kept.last_iteration = event.iteration
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -31,14 +31,14 @@ class _Probe:
 
     def step_done(self) -> None:
         iteration = self.recorder.iteration
-        if iteration == self.looked_at:
-            return
-        if iteration <= FOLLOWED_FROM:
-            self._take_in(iteration)
-        if iteration in LOOKS:
+        if iteration in LOOKS and iteration != self.looked_at:
             self._look()
 
-    def _take_in(self, iteration: int) -> None:
+    def take_in(self) -> None:
+        """Follow what was called since; before a reverse pass, while these calls are still on the books."""
+        iteration = self.recorder.iteration
+        if iteration > FOLLOWED_FROM:
+            return
         for call in list(self.session.trace.calls.values())[-MAX_MODULES:]:
             number = call.module
             if number in self.prints or number in self.done or len(self.prints) >= MAX_MODULES:
@@ -102,6 +102,11 @@ def install(session: Session) -> Undo:
         with session.recorder.guard("standstill"):
             probe.step_done()
 
+    def before_backward() -> None:
+        with session.recorder.guard("standstill"):
+            probe.take_in()
+
     session.step_done.append(after_step)
+    session.at_backward.append(before_backward)
     session.at_end.append(probe.end)
     return lambda: None
