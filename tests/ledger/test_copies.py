@@ -293,6 +293,19 @@ def test_buffers_that_are_copied_too() -> None:
         assert (event.buffers, event.buffers_followed, event.buffers_differ) == (2, 2, ())
 
 
+@pytest.mark.parametrize("update", [data_copy, lerp, state_copy, foreach_lerp])
+def test_an_update_that_comes_late_is_seen(update: Callable[[nn.Module, nn.Module], None]) -> None:
+    with watching() as watch:
+        online, target = two()
+        optimizer = torch.optim.SGD(online.parameters(), lr=0.1)
+        for i in range(130):
+            if i in (78, 128):
+                update(online, target)
+            online(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        assert [e.iteration for e in watch.all(Copied)] == [78, 128]
+
+
 def test_training_and_initialisation_are_no_copies() -> None:
     with watching() as watch:
         model = net(norm=True)

@@ -103,6 +103,21 @@ def test_a_tied_parameter_counts_once_and_a_loop_is_told_a_few_times() -> None:
         assert 3 <= len(events) <= 9
 
 
+def test_a_loop_over_parameters_late_in_a_run_is_watched_in_full() -> None:
+    with watching() as watch:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(120):
+            if i == 77:
+                for p in model[0].parameters():
+                    p.requires_grad = False
+                line = here() - 1
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        event = watch.one(GradFlagSet)
+        assert (event.iteration, event.site.line, event.changed) == (77, line, 2)
+
+
 # ------------------------------------------------------------------------------------------------ used-up iterators
 
 

@@ -133,6 +133,8 @@ def install(session: Session) -> Undo:
             return
         if isinstance(result, GeneratorType):
             flags.iterators.made[result] = _site.of(frame)
+        if not recorder.detail and flags.often.worth_telling((frame.f_code, frame.f_lineno, "detail"), first=2):
+            recorder.suspicious()  # a loop over parameters: something may be frozen, copied or clipped by hand in it
         if flags.often.worth_telling((frame.f_code, frame.f_lineno, id(args[0]))):
             seen = {id(t) for _, module in tree(args[0]) for _, role, t in tensors_of(module) if role == "parameter"}
             recorder.emit(ParametersIterated, module=know(recorder, args[0]), method=method, count=len(seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from gradledger.ledger._states import (
     tensors_in,
     that_differ,
 )
-from gradledger.ledger._values import elements, equal, readable
+from gradledger.ledger._values import elements, equal, readable, same_memory
 from gradledger.ledger.probes.copies import Copies, tell, tell_shared
 from gradledger.ledger.probes.modules import know, register_tree
 
@@ -68,10 +69,21 @@ class _Probe:
                 self.states.modules.note(tensor, number)
         self.takers = [*[n for n in self.takers if n != number][-15:], number]
         site = _site.here(1)
+        if not self.recorder.detail and self.often.worth_telling(("detail", site.key()), first=2):
+            self.recorder.suspicious()  # what follows may write into these tensors
+            self._introduce(module, state)
         if self.often.worth_telling(("print", number), first=64) or self.recorder.iteration % 10 == 0:
             self.states.remember(state, Snapshot("module", number, plain=copies_of(plain_tensors(module))))
         if self.often.worth_telling(("taken", number, site.key())):
             self.recorder.emit(StateTaken, site, owner="module", ident=number, missing=tuple(plain_tensors(module)))
+
+    def _introduce(self, module: torch.nn.Module, state: Any) -> None:
+        """Tell the trace, which was off when they were made, whose memory the tensors of a state are."""
+        own, trace = tree_tensors(module), self.session.trace
+        if trace.active:
+            for key, tensor in state.items():
+                if key in own and isinstance(tensor, torch.Tensor) and same_memory(tensor, own[key][1]):
+                    trace.param_aliases[trace.token_of(tensor)] = weakref.ref(own[key][1])
 
     def _know(self, module: torch.nn.Module) -> int:
         """Number of a module; its tree is taken in the first few times."""
