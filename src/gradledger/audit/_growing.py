@@ -23,12 +23,14 @@ FEW = 3
 @dataclass(slots=True)
 class Filled:
     """One leaf.  `looked_at`: fills in watched iterations, where reads are seen; `reads`: iterations in which the
-    program read its gradient; `calls`: the forward calls of the first watched fill."""
+    program read its gradient; `asked`: `autograd.grad` was asked for it; `calls`: the forward calls of the first
+    watched fill."""
 
     fills: int = 0
     looked_at: int = 0
     clears: int = 0
     reads: int = 0
+    asked: bool = False
     last_read: int = -1
     first: int = 0
     backward: Site = NOWHERE
@@ -36,8 +38,13 @@ class Filled:
 
     @property
     def accumulates(self) -> bool:
-        """Filled repeatedly, never cleared, and not read as a habit."""
-        return self.fills >= FEW and 10 * self.clears <= self.fills and 5 * self.reads < max(self.looked_at, FEW)
+        """Filled repeatedly, never cleared, not read as a habit, and not asked for."""
+        return (
+            not self.asked
+            and self.fills >= FEW
+            and 10 * self.clears <= self.fills
+            and 5 * self.reads < max(self.looked_at, FEW)
+        )
 
 
 @dataclass(slots=True)
@@ -48,8 +55,9 @@ class State:
 def update(state: State, event: ev.Event, world: World) -> None:
     """Take one event in."""
     if isinstance(event, ev.Backward):
-        if event.method == "backward":
-            _fill(state, event, world)
+        for tensor in event.leaves:
+            if not world.holders(tensor):
+                _fill(_entry(state, tensor, event), event)
     elif isinstance(event, ev.Clear):
         for tensor in event.tensors:
             filled = state.leaves.get(tensor)
@@ -63,23 +71,27 @@ def update(state: State, event: ev.Event, world: World) -> None:
                 filled.last_read = event.iteration
 
 
-def _fill(state: State, event: ev.Backward, world: World) -> None:
-    for tensor in event.leaves:
-        if world.holders(tensor):
-            continue
-        filled = state.leaves.get(tensor)
-        if filled is None:
-            filled = state.leaves[tensor] = Filled(first=event.iteration, backward=event.site)
-            if len(state.leaves) > LEAVES_KEPT:
-                _forget(state)
-        filled.fills += 1
-        filled.looked_at += event.detailed
-        if event.detailed and not filled.calls:
-            filled.calls = event.calls
+def _entry(state: State, tensor: int, event: ev.Backward) -> Filled:
+    filled = state.leaves.get(tensor)
+    if filled is None:
+        if len(state.leaves) >= LEAVES_KEPT:
+            _forget(state)
+        filled = state.leaves[tensor] = Filled(first=event.iteration, backward=event.site)
+    return filled
+
+
+def _fill(filled: Filled, event: ev.Backward) -> None:
+    if event.method != "backward":  # autograd.grad with respect to this leaf: its gradients are wanted
+        filled.asked = True
+        return
+    filled.fills += 1
+    filled.looked_at += event.detailed
+    if event.detailed and not filled.calls:
+        filled.calls = event.calls
 
 
 def _forget(state: State) -> None:
-    once = [t for t, f in state.leaves.items() if f.fills == 1]
+    once = [t for t, f in state.leaves.items() if f.fills <= 1]
     for tensor in once[: len(once) // 2] or list(state.leaves)[: LEAVES_KEPT // 2]:
         del state.leaves[tensor]
 

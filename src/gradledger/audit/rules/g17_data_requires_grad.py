@@ -14,7 +14,7 @@ time; the program neither reads nor clears its gradient.
 
 ## Near misses
 - The gradient is read: penalties, adversarial examples, saliency, input optimisation.
-- A fresh input each iteration whose gradient is asked for by `torch.autograd.grad`.
+- Inputs whose gradient is asked for by `torch.autograd.grad`, such as the collocation points of a physics loss.
 - A latent code that an optimizer holds.
 
 ## Fix

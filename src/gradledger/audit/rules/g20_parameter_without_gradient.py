@@ -183,7 +183,8 @@ def _finding(
     cut = next((state.cuts[t] for t in tensors if t in state.cuts), None)
     ran = [m for m in world.descendants(owner) if world.module(m).used_site.file] if owner else []
     ran_at = world.module(ran[0]).used_site if ran else NOWHERE
-    severity: Severity = "info" if owner and _optional(owner, list(watched.waiting), world) else "error"
+    optional = owner and _optional(owner, list(watched.waiting), world)
+    severity: Severity = "info" if optional else "error" if cut is not None or ran else "warning"
     steps = watched.used
     if cut is not None:
         site = cut.site if cut.site.file else built
