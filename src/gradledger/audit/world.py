@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from gradledger.audit._naming import root_label
+from gradledger.audit._records import CopyLink, LoaderInfo, ModuleInfo, OptimizerInfo, SchedulerInfo, TensorInfo
 from gradledger.audit._source import source_line
 from gradledger.core import events as ev
 from gradledger.core.site import NOWHERE, Site
@@ -22,118 +22,6 @@ COPIES_KEPT = 2000  # distinct (source, target, how, line)
 MODULES_KEPT = 50_000  # freed modules beyond this are forgotten
 TENSORS_KEPT = 100_000
 FILLS_LOOKED_AT = 64  # of one life: a gradient that is never cleared carries every fill
-
-
-@dataclass(slots=True)
-class ModuleInfo:
-    """A module.  `parents`: (module, name) pairs; `children`, `tensors`: by local name (parameters and buffers);
-    `plain`: its latest unregistered tensors and modules; `calls`: watched forward calls by the program itself;
-    `attached_seq`, `attached_site`: when and where it last became a child of another module (0: never);
-    `used_site`: where its forward first ran in a watched iteration, at any depth."""
-
-    ident: int
-    cls: str = "module"
-    site: Site = NOWHERE
-    builtin: bool = False
-    parents: list[tuple[int, str]] = field(default_factory=list)
-    children: dict[str, int] = field(default_factory=dict)
-    tensors: dict[str, int] = field(default_factory=dict)
-    plain: tuple[ev.PlainAttribute, ...] = ()
-    freed: bool = False
-    freed_iteration: int | None = None
-    made_iteration: int = 0
-    made_seq: int = 0
-    calls: int = 0
-    attached_seq: int = 0
-    attached_site: Site = NOWHERE
-    used_site: Site = NOWHERE
-
-    @property
-    def short_cls(self) -> str:
-        """Class name without its module."""
-        return self.cls.rpartition(".")[2]
-
-
-@dataclass(slots=True)
-class TensorInfo:
-    """A followed tensor.  `role`: "parameter", "buffer", "leaf" (free, seen by `LeafSeen`) or "unknown";
-    `owners`: current (module, name); `former`: registrations it lost to another tensor; `replaced_by`: that tensor,
-    with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any; `unfrozen_seq`: when its
-    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known."""
-
-    ident: int
-    role: str = "unknown"
-    shape: tuple[int, ...] = ()
-    requires_grad: bool = True
-    site: Site = NOWHERE
-    owners: list[tuple[int, str]] = field(default_factory=list)
-    former: list[tuple[int, str]] = field(default_factory=list)
-    replaced_by: int | None = None
-    replaced_seq: int | None = None
-    replaced_iteration: int | None = None
-    replaced_site: Site = NOWHERE
-    replaces: int | None = None
-    leaf: ev.LeafSeen | None = None
-    unfrozen_seq: int | None = None
-    unfrozen_site: Site = NOWHERE
-    made_iteration: int = 0
-    made_seq: int = 0
-
-    @property
-    def numel(self) -> int:
-        """Number of elements, from the shape."""
-        product = 1
-        for side in self.shape:
-            product *= side
-        return product
-
-
-@dataclass(slots=True)
-class OptimizerInfo:
-    """An optimizer.  `tensors`: tensor id -> index of its group, in order; `steps`: steps that were seen to begin."""
-
-    ident: int
-    cls: str = "optimizer"
-    site: Site = NOWHERE
-    groups: list[ev.Group] = field(default_factory=list)
-    tensors: dict[int, int] = field(default_factory=dict)
-    steps: int = 0
-    made_iteration: int = 0
-    made_seq: int = 0
-    first_step: ev.Step | None = None
-    last_step: ev.Step | None = None
-
-    @property
-    def short_cls(self) -> str:
-        """Class name without its module."""
-        return self.cls.rpartition(".")[2]
-
-
-@dataclass(slots=True)
-class SchedulerInfo:
-    """A learning-rate scheduler: how it was made, its latest step."""
-
-    made: ev.SchedulerMade
-    steps: int = 0
-    last_step: ev.SchedulerStep | None = None
-
-
-@dataclass(slots=True)
-class LoaderInfo:
-    """A DataLoader: how it was made, the passes begun so far."""
-
-    made: ev.LoaderMade
-    epochs: int = 0
-    last_epoch: ev.LoaderEpoch | None = None
-
-
-@dataclass(slots=True)
-class CopyLink:
-    """Copies of one kind from one module into another at one line: the first and latest event, and how many."""
-
-    first: ev.Copied | ev.DeepCopied
-    last: ev.Copied | ev.DeepCopied
-    count: int = 1
 
 
 class World:
