@@ -138,6 +138,8 @@ class Watch:
         if self._joined is not None:
             return self._joined.report()
         note = self._sink.note() if self._sink is not None else ""
+        if self._session is not None and self._session.recorder.counted_only:
+            note = f"{note + '; ' if note else ''}{self._session.recorder.counted_only} iterations like earlier ones were only counted"
         if not self._ended:
             if self._sink is not None:
                 self._sink.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sqlite3
@@ -36,7 +37,7 @@ from gradledger.core.site import Frame, Site
 from gradledger.ledger import _thin
 from gradledger.ledger._sink import MemorySink, SqliteSink
 from gradledger.ledger._store import read, read_meta, read_tallies
-from gradledger.ledger._thin import LONG, Thinner
+from gradledger.ledger._thin import LONG, SHARE, Thinner
 
 TENSORS = tuple(range(1, 9))
 KEEP = 20
@@ -46,6 +47,11 @@ KEEP = 20
 def fewer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin to drop early, so that the runs below stay short."""
     monkeypatch.setattr(_thin, "KEEP", KEEP)
+
+
+def at_most(seen: int) -> int:
+    """Segments kept of `seen` alike: the first KEEP, then one whenever a twentieth is waiting, each with the one before."""
+    return KEEP + 2 * (1 + math.ceil(math.log(seen / KEEP) / math.log(SHARE / (SHARE - 1))))
 
 
 def site(line: int) -> Site:
@@ -129,7 +135,8 @@ def test_a_kept_iteration_is_kept_from_step_to_step() -> None:
     for _ in range(3000):
         events += run.step()
     rest, _ = kept(events)
-    assert len(rest) < 200
+    assert len(rest) < len(TENSORS) + 1 + 3 * at_most(3000)
+    assert sum(e.weight for e in rest if isinstance(e, Step)) == pytest.approx(3000, rel=1 / SHARE)
     by_iteration: dict[int, list[str]] = {}
     for event in rest[len(TENSORS) + 1 :]:
         by_iteration.setdefault(event.iteration, []).append(event.KIND)
@@ -277,7 +284,8 @@ def test_tallies_count_what_happened(tmp_path: Path) -> None:
     steps = [e for e in read(tmp_path / "run.db") if isinstance(e, Step)]
     assert tally.seen == 999  # the very first one also made the model
     assert (tally.first, tally.last) == (1, 999)
-    assert tally.kept <= len(steps) < 100
+    assert tally.kept <= len(steps) < at_most(1000)
+    assert sum(s.weight for s in steps) == pytest.approx(1000, rel=1 / SHARE)
     assert "of 3009 events kept" in read_meta(tmp_path / "run.db")["note"]
 
 

@@ -183,12 +183,17 @@ class PlainAttribute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base: order, iteration, and the line of the user's program that caused it."""
+    """Base: order, iteration, and the line of the user's program that caused it.
+
+    `weight`: how many happenings alike it stands for.  In a long run the iterations that repeat are told by sample; an
+    event that is told then counts for those left out before it, so that sums of weights are true counts (to 5 %).
+    """
 
     KIND: ClassVar[str] = "event"
     seq: int = 0
     iteration: int = 0
     site: Site = NOWHERE
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -603,8 +608,8 @@ class GraphsAlive(Event):
 class GraphDiscarded(Event):
     """Forward calls of `module` at `site` recorded a graph that was freed, or thrown away, without any backward.
     `calls`: how many so far; `walked`: how many from the same line were walked; `then`: "detach" | "item" | "" and its site:
-    what the program did with the output; `training`; `inputs_need_grad`: the input carried a graph; `phase`: "no_backward" (no
-    backward between the calls) or "mixed"."""
+    what the program did with the output; `training`; `inputs_need_grad`: the input carried a graph; `in_a_row`: the most of
+    them without a reverse pass in between; `used`: how many had outputs whose values, cut off, went into a walked loss."""
 
     KIND: ClassVar[str] = "graph_discarded"
     module: int
@@ -616,6 +621,7 @@ class GraphDiscarded(Event):
     inputs_need_grad: bool
     elements: int = 0
     in_a_row: int = 0
+    used: int = 0
 
 
 # --- copies, state, storage

@@ -29,6 +29,7 @@ SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
 SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
 TOLD_OF_A_KIND = 400  # iterations of one signature that are told before they are only counted (as in _thin.KEEP)
+SHARE = 20
 MAX_TOLD = 4096  # signatures remembered
 MAX_HELD = 512  # facts held back in one iteration
 PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
@@ -96,6 +97,8 @@ class Recorder:
         self._held: list[Held] = []
         self._previous: tuple[int, list[Held]] | None = None
         self._told: dict[tuple[Any, ...], int] = {}
+        self._waiting: dict[tuple[Any, ...], int] = {}  # counted only since one of them was told last
+        self._previous_signature: tuple[Any, ...] = ()
         self._loud = False
         self.counted_only = 0
         self._closed = False
@@ -128,8 +131,9 @@ class Recorder:
 
         In an iteration that is not watched in detail such facts are held back until the iteration ends, or until another
         fact is emitted.  An iteration that holds nothing else, and whose facts have the same sites and `signature`s (what
-        matters of the values, without ids that grow) as many iterations told before, is only counted; every power of
-        two of them is told again, and so is the one right before an iteration that is told.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
+        matters of the values, without ids that grow) as many iterations told before, is only counted.  One of them is told
+        again whenever those left out since are a twentieth of all, with their number as its weight; and so is the one
+        right before an iteration that is told.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
         change: an iteration that differs in anything is told in full.
         """
         if not self.enabled:
@@ -142,18 +146,20 @@ class Recorder:
             if len(self._held) > MAX_HELD:
                 self._tell_held()
 
-    def _tell_held(self) -> None:
+    def _tell_held(self, weight: int = 1) -> None:
         if self._previous is not None:
             iteration, before = self._previous
             self._previous = None
-            self._tell(iteration, before)
+            if self._waiting.get(self._previous_signature):
+                self._waiting[self._previous_signature] -= 1  # told itself after all
+                self._tell(iteration, before, 1)
         held, self._held = self._held, []
-        self._tell(self.iteration, held)
+        self._tell(self.iteration, held, weight)
 
-    def _tell(self, iteration: int, facts: list[Held]) -> None:
+    def _tell(self, iteration: int, facts: list[Held], weight: int) -> None:
         for cls, site, _, values in facts:
             self._seq += 1
-            self.sink.put(cls(seq=self._seq, iteration=iteration, site=site, **values))
+            self.sink.put(cls(seq=self._seq, iteration=iteration, site=site, weight=weight, **values))
 
     def _close_iteration(self) -> None:
         """The iteration ends: tell what was held back, or only count it."""
@@ -163,9 +169,13 @@ class Recorder:
                 seen = self._told.get(signature, 0) + 1
                 if seen > 1 or len(self._told) < MAX_TOLD:
                     self._told[signature] = seen
-                if seen <= TOLD_OF_A_KIND or seen & (seen - 1) == 0:
-                    self._tell_held()
+                waiting = self._waiting.get(signature, 0)
+                if seen <= TOLD_OF_A_KIND or (waiting + 1) * SHARE >= seen:
+                    self._waiting.pop(signature, None)
+                    self._tell_held(1 + waiting)
                 else:
+                    self._waiting[signature] = waiting + 1
+                    self._previous_signature = signature
                     self.counted_only += 1
                     self._previous = (self.iteration, self._held)
                     self._held = []

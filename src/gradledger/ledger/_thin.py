@@ -2,7 +2,8 @@
 
 A *segment* is everything between two completed optimizer steps.  Segments are kept or dropped whole, so that what a
 backward filled, a clear threw away and a step consumed stay together.  A segment like KEEP kept before is dropped and
-counted, except every power of two.  Four things make this safe for those who read the facts in order:
+counted, except when those dropped since the last kept one are a twentieth of all; the kept one then carries their
+number as the `weight` of its events.  Four things make this safe for those who read the facts in order:
 
 - what exists (modules, tensors, optimizers, loaders being made) is kept even out of dropped segments;
 - the train/eval mode and `requires_grad` as the dropped segments left them are told before the next kept one;
@@ -14,7 +15,7 @@ counted, except every power of two.  Four things make this safe for those who re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradledger.core.events import (
@@ -32,6 +33,7 @@ from gradledger.core.events import (
 from gradledger.ledger._shape import line_of, shape_of
 
 CAP = 200_000  # events kept in all
+SHARE = 20  # beyond KEEP one is kept whenever those left out since are 1/SHARE of all
 KEEP = 400  # segments of one shape that are kept: shorter runs are judged on everything
 LONG = 2048  # events in one segment after which repeated events are thinned one by one
 SHAPES = 2048  # shapes told apart exactly; then by kinds and lines alone, then not at all
@@ -68,6 +70,7 @@ class Tally:
     last: int
     seen: int = 0
     kept: int = 0
+    waiting: int = 0  # dropped since the last kept one, by weight
 
 
 @dataclass(slots=True)
@@ -100,6 +103,7 @@ class Thinner:
         self._novel = False
         self._novel_left = NOVEL
         self._previous: list[Event] = []
+        self._previous_tally: Tally | None = None
         self._carried: dict[object, Event] = {}
         self._lasting: set[int] = set()
         self._last_ids: dict[object, tuple[tuple[int, ...], set[int]]] = {}
@@ -145,7 +149,7 @@ class Thinner:
         """What was left out, in words; empty when nothing was."""
         if self.seen == self.kept:
             return ""
-        text = f"{self.kept} of {self.seen} events kept: of iterations alike the first {KEEP} and every power of two"
+        text = f"{self.kept} of {self.seen} events kept: of iterations alike the first {KEEP}, then samples"
         return text if self.kept < self.cap else f"{text}; the limit of {self.cap} events was reached"
 
     # ------------------------------------------------------------------ decisions
@@ -162,8 +166,13 @@ class Thinner:
         tally = self._tally(segment)
         if final or self._wanted(tally, self._novel):
             tally.kept += 1
+            if tally.waiting:
+                # parts handed out already are told again with their weight
+                segment = [replace(event, weight=event.weight + tally.waiting) for event in segment]
+                tally.waiting, given = 0, 0
             self._keep(segment, given)
             return
+        tally.waiting += segment[0].weight
         if given:  # part of it is stored already
             self._deleted.append((segment[0].seq, segment[given - 1].seq))
         for event in segment:
@@ -180,9 +189,12 @@ class Thinner:
                 if len(self._carried) > 1024:
                     del self._carried[next(iter(self._carried))]
         self._previous = segment if len(segment) <= 256 else []
+        self._previous_tally = tally
 
     def _keep(self, segment: list[Event], given: int) -> None:
         before = [e for e in self._previous if e.KIND not in _EXISTENCE and e.KIND not in _ALONE]
+        if before and self._previous_tally is not None:
+            self._previous_tally.waiting -= self._previous[0].weight
         already = {e.seq for e in before}
         before += [e for e in self._carried.values() if e.seq not in already]
         self._previous, self._carried = [], {}
@@ -202,7 +214,7 @@ class Thinner:
             self._novel_left -= 1
             return True
         limit = KEEP if self.kept < self.cap // 2 else KEEP // 4 if self.kept < self.cap * 4 // 5 else 2
-        return tally.kept < limit or tally.seen & (tally.seen - 1) == 0
+        return tally.kept < limit or tally.waiting * SHARE >= tally.seen
 
     def _tally(self, segment: list[Event]) -> Tally:
         """The count of segments like this one: exactly alike, or alike in kinds and lines, or (table full) any."""
