@@ -19,18 +19,33 @@ _ONCE = frozenset({"filter", "map", "zip", "iter", "chain", "islice", "from_iter
 _WALKS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"})
 
 
+# calls that surely walk all of what they are given
+_CONSUMERS = frozenset(
+    {"sum", "list", "tuple", "set", "sorted", "max", "min", "frozenset", "clip_grad_norm_", "clip_grad_value_"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A walk over the values of a name: a `for` loop, or a call of a function of the same file that loops over its
+    argument.  `site`: the loop or the call; `loop`: the loop; `body`: first and last line of its body; `writes`: what
+    the body writes or changes in place: "grad", "requires_grad", ... (clearing `.grad` does not count)."""
+
+    site: Site
+    loop: Site
+    body: tuple[int, int]
+    writes: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class UsedUp:
-    """A `for` loop over a name that is (from some time on) used up.  `site`: the loop; `made`: where it was bound;
-    `writes`: attributes that the body writes or changes in place; `repeated`: the loop stands in a loop that does not
-    make the iterator anew; else an earlier walk came first.  `body`: first and last line of the body."""
+    """A use of a name that is (from some time on) used up.  `made`: where it was bound; `repeated`: the use stands in a
+    loop that does not make the iterator anew; else an earlier walk came first."""
 
     name: str
-    site: Site
     made: Site
-    writes: frozenset[str]
     repeated: bool
-    body: tuple[int, int]
+    use: Use
 
 
 def caller(site: Site) -> Site:
@@ -38,10 +53,55 @@ def caller(site: Site) -> Site:
     return Site(site.callers[0].file, site.callers[0].line, site.callers[0].function) if site.callers else NOWHERE
 
 
-def attributes_written(site: Site) -> frozenset[str]:
-    """Attributes that the function around the line writes or changes in place: "grad", "requires_grad", ..."""
-    function = enclosing_function(site.file, site.line)
-    return _writes(function.body) if function is not None else frozenset()
+def uses_of(site: Site, name: str) -> list[Use]:
+    """Uses of `name` in the function around the line (in the module, at module level)."""
+    tree = parsed(site.file)
+    if tree is None:
+        return []
+    scope = enclosing_function(site.file, site.line) or tree
+    return [use for node in _own(scope) if (use := _use(tree, site.file, scope, node, name)) is not None]
+
+
+def _use(tree: ast.Module, file: str, scope: ast.AST, node: ast.AST, name: str) -> Use | None:
+    function = getattr(scope, "name", "<module>")
+    if isinstance(node, ast.For) and _loops_over(node, name):
+        site = Site(file, node.lineno, function)
+        return Use(site, site, _lines(node), _writes(node.body))
+    if isinstance(node, ast.Call):
+        for position, given in enumerate(node.args):
+            if isinstance(given, ast.Name) and given.id == name:
+                inner = _loop_of_argument(tree, node, position)
+                if inner is not None:
+                    where = Site(file, inner[1].lineno, inner[0])
+                    return Use(Site(file, node.lineno, function), where, _lines(inner[1]), _writes(inner[1].body))
+    return None
+
+
+def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[str, ast.For] | None:
+    """The last loop over the argument in the function that is called, when this file defines it once."""
+    name = last_name(call.func)
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    if len(functions) != 1:
+        return None
+    arguments = [a.arg for a in (*functions[0].args.posonlyargs, *functions[0].args.args)]
+    if arguments and arguments[0] == "self" and isinstance(call.func, ast.Attribute):
+        position += 1
+    if position >= len(arguments):
+        return None
+    loops = [n for n in _own(functions[0]) if isinstance(n, ast.For) and _loops_over(n, arguments[position])]
+    writing = [loop for loop in loops if _writes(loop.body)]
+    return (name, (writing or loops)[-1]) if loops else None
+
+
+def _loops_over(loop: ast.For, name: str) -> bool:
+    over = loop.iter
+    while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm", "iter", "zip") and over.args:
+        over = over.args[0]
+    return isinstance(over, ast.Name) and over.id == name
+
+
+def _lines(loop: ast.For) -> tuple[int, int]:
+    return loop.body[0].lineno, loop.end_lineno or loop.lineno
 
 
 def _writes(body: Iterable[ast.AST]) -> frozenset[str]:
@@ -49,12 +109,15 @@ def _writes(body: Iterable[ast.AST]) -> frozenset[str]:
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, (ast.Assign, ast.AugAssign)):
+                if isinstance(node.value, ast.Constant) and node.value.value is None:
+                    continue
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     found.update(_chain(target))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-                found.update(_chain(node.func.value))
                 if node.func.attr == "requires_grad_":
                     found.add("requires_grad")
+                elif node.func.attr not in ("zero_", "detach_"):
+                    found.update(_chain(node.func.value))
     return frozenset(found)
 
 
@@ -65,18 +128,6 @@ def _chain(node: ast.expr) -> Iterator[str]:
             node = node.value
         else:
             node = node.value if isinstance(node, ast.Subscript) else node.func
-
-
-def loops_over(site: Site, name: str) -> list[Site]:
-    """Loops over `name` in the function around the line."""
-    function = enclosing_function(site.file, site.line)
-    if function is None:
-        return []
-    return [
-        Site(site.file, node.lineno, function.name)
-        for node in ast.walk(function)
-        if isinstance(node, ast.For) and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node.iter))
-    ]
 
 
 def made_at(site: Site, world: World) -> Site:
@@ -117,8 +168,8 @@ def _ran(world: World) -> set[tuple[str, int]]:
     return found
 
 
-def used_up_loops(world: World) -> list[UsedUp]:
-    """Loops over names that are used up, in the functions (or modules) from which an optimizer is built or stepped."""
+def used_up(world: World) -> list[UsedUp]:
+    """Uses of names that are used up, in the functions (or modules) from which an optimizer is built or stepped."""
     found: list[UsedUp] = []
     ran = _ran(world)
     for file in sorted({file for file, _ in ran if file}):
@@ -129,7 +180,7 @@ def used_up_loops(world: World) -> list[UsedUp]:
         for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
             first, last = getattr(scope, "lineno", 0), getattr(scope, "end_lineno", 10**9)
             if any(first <= line <= last and _directly(scope, line) for line in lines):
-                found += _in_scope(file, scope)
+                found += _in_scope(file, tree, scope)
     return found
 
 
@@ -153,61 +204,62 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
             queue += ast.iter_child_nodes(node)
 
 
-def _in_scope(file: str, scope: ast.AST) -> Iterator[UsedUp]:
+def _in_scope(file: str, tree: ast.Module, scope: ast.AST) -> Iterator[UsedUp]:
     nodes = list(_own(scope))
+    loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
+    function = getattr(scope, "name", "<module>")
+    for name, makers in _bound(nodes).items():
+        maker = makers[0] if len(makers) == 1 else None
+        if maker is None or not _walkable_once(maker.value):
+            continue
+        around_maker = {id(loop) for loop in loops if _inside(maker, loop)}
+        walks = [n for n in nodes if getattr(n, "lineno", 0) > maker.lineno and _surely_walks(n, name)]
+        for node in nodes:
+            use = _use(tree, file, scope, node, name)
+            if use is None:
+                continue
+            outer = [o for o in loops if o is not node and _inside(node, o) and id(o) not in around_maker]
+            earlier = [w for w in walks if w is not node and getattr(w, "lineno", 0) < use.site.line]
+            if outer or earlier:
+                yield UsedUp(name, Site(file, maker.lineno, function), not earlier, use)
+
+
+def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.Assign | None]]:
+    """Names that are bound, by what: a plain assignment to the name alone, or None for anything else."""
     bound: dict[str, list[ast.Assign | None]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 for part in ast.walk(target):
                     if isinstance(part, ast.Name):
-                        single = isinstance(target, ast.Name)
-                        bound.setdefault(part.id, []).append(node if single else None)
-        elif isinstance(node, (ast.For, ast.AsyncFor)):
+                        bound.setdefault(part.id, []).append(node if isinstance(target, ast.Name) else None)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.AugAssign, ast.NamedExpr)):
             for part in ast.walk(node.target):
                 if isinstance(part, ast.Name):
                     bound.setdefault(part.id, []).append(None)
-    loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
-    function = getattr(scope, "name", "<module>")
-    for name, makers in bound.items():
-        maker = makers[0] if len(makers) == 1 else None
-        if maker is None or not _walkable_once(maker.value):
-            continue
-        around_maker = {id(loop) for loop in loops if _inside(maker, loop)}
-        walks = [n for n in nodes if _walks_name(n, name) and getattr(n, "lineno", 0) > maker.lineno]
-        for loop in loops:
-            if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Name) and loop.iter.id == name):
-                continue
-            outer = [o for o in loops if o is not loop and _inside(loop, o) and id(o) not in around_maker]
-            earlier = [
-                w for w in walks if w is not loop and getattr(w, "lineno", 0) < loop.lineno and not _inside(w, loop)
-            ]
-            if not outer and not earlier:
-                continue
-            yield UsedUp(
-                name,
-                Site(file, loop.lineno, function),
-                Site(file, maker.lineno, function),
-                _writes(loop.body),
-                bool(outer),
-                (loop.body[0].lineno, loop.end_lineno or loop.lineno),
-            )
+    return bound
 
 
 def _inside(node: ast.AST, outer: ast.AST) -> bool:
     return any(n is node for n in ast.walk(outer) if n is not outer)
 
 
-def _walks_name(node: ast.AST, name: str) -> bool:
-    """Whether a node walks all of what `name` gives: a loop, a comprehension, or a call that is passed the name."""
+def _surely_walks(node: ast.AST, name: str) -> bool:
+    """Whether a node walks all of what `name` gives: a loop without `break`, a sum, an optimizer built on it."""
     if isinstance(node, ast.For):
-        return isinstance(node.iter, ast.Name) and node.iter.id == name
-    if isinstance(node, ast.comprehension):
-        return isinstance(node.iter, ast.Name) and node.iter.id == name
-    if isinstance(node, ast.GeneratorExp):
-        return any(_walks_name(g, name) for g in node.generators)
-    if isinstance(node, ast.Call):
-        if last_name(node.func) in _ONCE | {"next", "type", "isinstance", "id"}:
-            return False
-        return any(isinstance(a, ast.Name) and a.id == name for a in node.args)
+        return _loops_over(node, name) and not any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(node))
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp)):
+        return _first_over(node.generators, name)
+    if isinstance(node, ast.Call) and node.args:
+        called = last_name(node.func)
+        first = node.args[0]
+        given = isinstance(first, ast.Name) and first.id == name
+        if isinstance(first, ast.GeneratorExp):
+            given = _first_over(first.generators, name)
+        optimizer = isinstance(node.func, ast.Attribute) and "optim" in ast.unparse(node.func.value)
+        return given and (called in _CONSUMERS or optimizer)
     return False
+
+
+def _first_over(generators: list[ast.comprehension], name: str) -> bool:
+    return isinstance(generators[0].iter, ast.Name) and generators[0].iter.id == name

@@ -41,7 +41,7 @@ RULE = Rule(
     "A tensor that forward needs is neither buffer nor parameter: a reload silently loses it.",
 )
 LISTENS = (PlainAttributes, StateTaken, StateLoaded, FileTouched)
-OFTEN = 4  # values seen one after the other: drawn or updated all the time
+OFTEN = 3  # values seen in the first three calls: drawn or updated all the time
 KEPT = 4096
 
 

@@ -60,12 +60,13 @@ class Walk:
 
 @dataclass(slots=True)
 class State:
-    """Walks by line and calling line; the latest walk in each file; iterators that were used up."""
+    """Walks by line and calling line; the latest walk in each file; iterators that were used up; lines that set
+    a flag, with the line that called them."""
 
     walks: dict[tuple[Place, Place], Walk] = field(default_factory=dict)
     latest: dict[str, list[Walk]] = field(default_factory=dict)
     exhausted: dict[tuple[str, str, str], ExhaustedIterator] = field(default_factory=dict)
-    flagged: set[Place] = field(default_factory=set)
+    flagged: set[tuple[str, int, int]] = field(default_factory=set)
 
 
 def init() -> State:
@@ -75,7 +76,8 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, GradFlagSet):
         if len(state.flagged) < 16 * KEPT:
-            state.flagged.add(event.site.key())
+            above = event.site.callers[0].line if event.site.callers else 0
+            state.flagged.add((*event.site.key(), above))
         for walk in state.latest.get(event.site.file, ()):
             if event.site.line >= walk.site.line:
                 walk.flags.setdefault(event.site.line, set()).add(event.value)
@@ -142,38 +144,43 @@ def _failed(statement: _patterns.FlagStatement, values: set[bool]) -> bool:
 
 def _used_up(state: State, world: World) -> Iterator[Finding]:
     for event in state.exhausted.values():
-        if "requires_grad" not in _iterators.attributes_written(event.site):
-            continue
         caller = _iterators.caller(event.site)
-        site = next((s for s in (event.made_site, _iterators.made_at(caller, world), caller) if s.file), event.site)
-        yield Finding(
-            "M11",
-            "error",
-            site,
-            f"`{event.name}` of {event.function}() is an iterator that was used up before: its loop runs zero times, "
-            f"and requires_grad stays as it is.",
-            "keep the parameters in a list: list(...)",
-            related=distinct(site, (caller, event.site, *_iterators.loops_over(event.site, event.name))),
-            evidence={"function": event.function, "argument": event.name},
-            subject=event.function,
-            iteration=event.iteration,
-        )
-    for loop in _iterators.used_up_loops(world):
-        first, last = loop.body
-        ran = any(file == loop.site.file and first <= line <= last for file, line in state.flagged)
-        if loop.repeated or "requires_grad" not in loop.writes or ran:
-            continue
-        yield Finding(
-            "M11",
-            "error",
-            loop.site,
-            f"`{loop.name}` is an iterator made on line {loop.made.line} and used up before this loop: it runs zero "
-            f"times and requires_grad stays as it is.",
-            f"keep the parameters in a list: {loop.name} = list(...) on line {loop.made.line}",
-            related=distinct(loop.site, (loop.made,)),
-            evidence={"iterator": loop.name, "made_line": loop.made.line, "statements_run": 0},
-            subject=loop.name,
-        )
+        for use in _iterators.uses_of(event.site, event.name):
+            if "requires_grad" in use.writes and not _ran(state, use, caller.line):
+                made = next((s for s in (event.made_site, _iterators.made_at(caller, world)) if s.file), caller)
+                yield _nothing_walked(event.name, made, use, (caller,), event.iteration)
+    for found in _iterators.used_up(world):
+        use = found.use
+        inside = use.site.line if use.site.key() != use.loop.key() else 0
+        if "requires_grad" in use.writes and not found.repeated and not _ran(state, use, inside):
+            yield _nothing_walked(found.name, found.made, use, (), None)
+
+
+def _ran(state: State, use: _iterators.Use, caller: int) -> bool:
+    """Whether a flag was set in the body of the loop, called from that line (0: from anywhere)."""
+    first, last = use.body
+    return any(
+        file == use.loop.file and first <= line <= last and caller in (0, above) for file, line, above in state.flagged
+    )
+
+
+def _nothing_walked(
+    name: str, made: Site, use: _iterators.Use, more: tuple[Site, ...], iteration: int | None
+) -> Finding:
+    site = made if made.file else use.site
+    line = f" (made on line {made.line})" if made.file else ""
+    return Finding(
+        "M11",
+        "error",
+        site,
+        f"`{name}`{line} is an iterator that has been walked before: the loop on line {use.loop.line} runs zero times, "
+        f"and requires_grad stays as it is.",
+        "keep the parameters in a list: list(...)",
+        related=distinct(site, (use.site, use.loop, *more)),
+        evidence={"iterator": name, "made_line": made.line, "loop_line": use.loop.line, "parameters_walked": 0},
+        subject=name,
+        iteration=iteration,
+    )
 
 
 def _names(module: int, world: World) -> str:

@@ -261,36 +261,35 @@ def _by_hand(state: State, world: World) -> Iterator[Finding]:
     """Clipping written by hand over an iterator that is used up."""
     for events in state.exhausted.values():
         first = events[0]
-        if "grad" not in _iterators.attributes_written(first.site):
+        uses = [use for use in _iterators.uses_of(first.site, first.name) if "grad" in use.writes]
+        if not uses:
             continue
         caller = _iterators.caller(first.site)
-        site = next((s for s in (first.made_site, _iterators.made_at(caller, world), caller) if s.file), first.site)
-        yield Finding(
-            "O5",
-            "error",
-            site,
-            f"`{first.name}` of {first.function}() is an iterator that was used up before: the loop over it runs zero "
-            f"times and the gradients stay as they are.",
-            "keep the parameters in a list: list(...) or [p for p in model.parameters() if p.requires_grad]",
-            related=distinct(site, (caller, first.site, *_iterators.loops_over(first.site, first.name))),
-            evidence={"function": first.function, "argument": first.name, "first_iteration": first.iteration},
-            subject=first.function,
-            iteration=first.iteration,
-        )
-    for loop in _iterators.used_up_loops(world):
-        if not loop.repeated or "grad" not in loop.writes:
-            continue
-        yield Finding(
-            "O5",
-            "error",
-            loop.site,
-            f"`{loop.name}` is an iterator made once on line {loop.made.line} and walked in every iteration: from the "
-            f"second on this loop runs zero times and the gradients stay as they are.",
-            f"keep the parameters in a list: {loop.name} = list(...) on line {loop.made.line}",
-            related=distinct(loop.site, (loop.made,)),
-            evidence={"iterator": loop.name, "made_line": loop.made.line},
-            subject=loop.name,
-        )
+        places = (first.made_site, _iterators.made_at(caller, world), _iterators.made_at(uses[-1].site, world))
+        made = next((s for s in places if s.file), NOWHERE)
+        yield _nothing_walked(first.name, made, uses[-1], (caller, *(use.loop for use in uses)), first.iteration)
+    for found in _iterators.used_up(world):
+        if "grad" in found.use.writes and found.repeated:
+            yield _nothing_walked(found.name, found.made, found.use, (), None)
+
+
+def _nothing_walked(
+    name: str, made: Site, use: _iterators.Use, more: tuple[Site, ...], iteration: int | None
+) -> Finding:
+    site = made if made.file else use.site
+    line = f" (made once, on line {made.line})" if made.file else ""
+    return Finding(
+        "O5",
+        "error",
+        site,
+        f"`{name}`{line} is an iterator that has been walked before: the loop on line {use.loop.line} that changes the "
+        f"gradients runs zero times, and they stay as they are.",
+        "keep the parameters in a list: list(...) or [p for p in model.parameters() if p.requires_grad]",
+        related=distinct(site, (use.site, use.loop, *more)),
+        evidence={"iterator": name, "made_line": made.line, "loop_line": use.loop.line, "parameters_walked": 0},
+        subject=name,
+        iteration=iteration,
+    )
 
 
 def not_checked(state: State, world: World) -> str | None:
