@@ -86,3 +86,17 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     targets = [t.partition("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in t]
     missing = [target for target in targets if target and not (page.parent / target).exists()]
     assert missing == []
+
+
+def test_the_report_in_the_readme_shows_the_examples_as_they_are() -> None:
+    """Each marked line of the pasted report is that line of the example, and both planted faults are shown."""
+    (report,) = (
+        b.text for b in blocks((ROOT / "README.md").read_text(encoding="utf-8"), page="README.md") if "▸" in b.text
+    )
+    file = re.search(r"in (examples/\w+\.py)$", report, re.MULTILINE)
+    assert file is not None
+    source = (ROOT / file[1]).read_text(encoding="utf-8").splitlines()
+    marked = re.findall(r"^ ▸ +(\d+) │ (.+)$", report, re.MULTILINE)
+    assert len(marked) == len(re.findall(r"^\d+\. error ", report, re.MULTILINE)) == 2
+    for line, text in marked:
+        assert source[int(line) - 1].strip() == text.strip()
