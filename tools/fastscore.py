@@ -129,7 +129,7 @@ def fixtures(folder: Path = FIXTURES) -> list[dict[str, Any]]:
         if path.stem.startswith("bad"):
             bugs[own] = []
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                if match := MARK.search(line):
+                for match in MARK.finditer(line):
                     bugs.setdefault(short(match[1]), []).append(number)
         items.append(
             {
