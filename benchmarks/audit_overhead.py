@@ -2,8 +2,8 @@
 
     python benchmarks/audit_overhead.py [--repeats 7] [--programs tiny_mlp small_transformer small_conv]
 
-For each program: median wall time of the whole process without and with `gradledger audit`, their ratio, the spread of the
-pairwise ratios, and the step time.  The process with the audit writes its report as JSON; outputs are compared.
+For each program: median wall time of the whole process without and with `gradledger audit`, their ratio, the spread of
+the pairwise ratios, and the step time.  The process with the audit writes its report as JSON; outputs are compared.
 """
 
 from __future__ import annotations

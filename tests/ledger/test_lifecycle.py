@@ -1,4 +1,5 @@
-"""What stands in each `.grad`: fills, clears, consumption, found by identities and versions, against hand-kept accounts."""
+"""What stands in each `.grad`: fills, clears, consumption, found by identities and versions, against hand-kept
+accounts."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def fewer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_most(seen: int) -> int:
-    """Segments kept of `seen` alike: the first KEEP, then one whenever a twentieth is waiting, each with the one before."""
+    """Segments kept of `seen` alike: the first KEEP, then one whenever a twentieth is waiting, each with the one
+    before."""
     return KEEP + 2 * (1 + math.ceil(math.log(seen / KEEP) / math.log(SHARE / (SHARE - 1))))
 
 

@@ -2,8 +2,9 @@
 
     python tests/primer/run.py [NAME ...] [--json FILE]
 
-Needs the [primer] extra.  For each program under tests/primer/programs: the exit code and its last line, which digests every weight and the random
-state, must be the same (lines before may hold times); findings are listed for a person to judge in docs/results/primer.md.
+Needs the [primer] extra.  For each program under tests/primer/programs: the exit code and its last line, which digests
+every weight and the random state, must be the same (lines before may hold times); findings are listed for a person to
+judge in docs/results/primer.md.
 """
 
 from __future__ import annotations

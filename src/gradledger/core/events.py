@@ -91,8 +91,9 @@ class CallRef:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a value left the graph: `how` is detach, data, item, numpy, tolist, float, no_grad, rebuilt (torch.tensor(...) of
-    Python numbers), autograd_grad (result of autograd.grad without create_graph) or argmax-like "integer"."""
+    """Where a value left the graph: `how` is detach, data, item, numpy, tolist, float, no_grad, rebuilt
+    (torch.tensor(...) of Python numbers), autograd_grad (result of autograd.grad without create_graph) or argmax-like
+    "integer"."""
 
     how: str
     site: Site
@@ -107,8 +108,8 @@ class Term:
     `has_graph`; `kind`: "tensor" or "number" (a Python number); `value`: its value when it was looked at;
     `leaves`: followed tensors that its graph reaches; `depends`: followed tensors *held by an optimizer* on which its
     value depends although no gradient can flow (through `cut`); `cut`: the nearest cut on that way.
-    `reduction`: "mean", "sum", "none" or "" (unknown) of the innermost reduction, over `elements` elements with `batch` rows;
-    `divided`: it is divided or multiplied by a tensor that is a count or weight without graph (a normalisation).
+    `reduction`: "mean", "sum", "none" or "" (unknown) of the innermost reduction, over `elements` elements with `batch`
+    rows; `divided`: it is divided or multiplied by a tensor that is a count or weight without graph (a normalisation).
     `penalty_of_grad`: its value depends on a result of autograd.grad taken without create_graph (site in `cut`).
     """
 
@@ -134,10 +135,11 @@ class Term:
 class Operand:
     """One side of a comparison (loss call, or the two sides of a difference that is then squared, made absolute, ...).
 
-    `calls`: module calls its value depends on (graph says whether gradient flows into each); `op`, `site`: what made it;
-    `selection`: only views, gathers, reductions by max/mean over a non-batch axis and the like lie between the call and here;
-    `bootstrap`: value = (something without graph) + number * call output (possibly masked): the form of a TD target;
-    `discount`: that number.  `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the way.
+    `calls`: module calls its value depends on (graph says whether gradient flows into each); `op`, `site`: what made
+    it; `selection`: only views, gathers, reductions by max/mean over a non-batch axis and the like lie between the call
+    and here; `bootstrap`: value = (something without graph) + number * call output (possibly masked): the form of a TD
+    target; `discount`: that number.  `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the
+    way.
     """
 
     shape: tuple[int, ...]
@@ -157,10 +159,10 @@ class Operand:
 class PlainAttribute:
     """Something on a module that is neither registered parameter, buffer nor submodule.
 
-    `kind`: "tensor", "tensors" (list/tuple/dict of tensors), "module", "modules" (list/tuple/dict).  For tensors: ids, shape of
-    the first, requires_grad, is_leaf, whether it is an nn.Parameter, `made_from_parameter` (non-leaf made by `.to()`/arithmetic
-    of a Parameter), where it was made and whether that was inside an `__init__` or inside a forward.  For modules: module ids
-    and the tensor ids of all their parameters.
+    `kind`: "tensor", "tensors" (list/tuple/dict of tensors), "module", "modules" (list/tuple/dict).  For tensors: ids,
+    shape of the first, requires_grad, is_leaf, whether it is an nn.Parameter, `made_from_parameter` (non-leaf made by
+    `.to()`/arithmetic of a Parameter), where it was made and whether that was inside an `__init__` or inside a forward.
+    For modules: module ids and the tensor ids of all their parameters.
     """
 
     name: str
@@ -211,7 +213,8 @@ class RunStarted(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     """Last event.  `exit_code`; the uncaught exception if any, with the user frames of its traceback (innermost last);
-    totals: optimizer steps, backwards, module calls; `failures`: errors inside our own probes (counted, never raised)."""
+    totals: optimizer steps, backwards, module calls; `failures`: errors inside our own probes (counted, never
+    raised)."""
 
     KIND: ClassVar[str] = "run_ended"
     exit_code: int = 0
@@ -267,9 +270,9 @@ class TensorRegistered(Event):
 class LeafSeen(Event):
     """A leaf that requires grad, is no registered parameter, and was reached by a backward or held by an optimizer.
 
-    `made_from`: "requires_grad" (created or flagged so), "unknown".  `fed_to`: module ids into which it (or a slice, view or
-    stack of it) goes as input; `in_loss`: it (or a slice) is an operand of a loss without passing a module; `attribute_of`:
-    module id whose plain attribute it is.  `site`: where it was created, when known."""
+    `made_from`: "requires_grad" (created or flagged so), "unknown".  `fed_to`: module ids into which it (or a slice,
+    view or stack of it) goes as input; `in_loss`: it (or a slice) is an operand of a loss without passing a module;
+    `attribute_of`: module id whose plain attribute it is.  `site`: where it was created, when known."""
 
     KIND: ClassVar[str] = "leaf_seen"
     tensor: int
@@ -313,9 +316,9 @@ class ModuleUsed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsMoved(Event):
-    """A normalisation layer ran in train mode and moved its running statistics.  `frozen`: all parameters of the layer (or, for
-    a layer without parameters, of its parent) have requires_grad False; `mode_site`: the last `.train()` call that reached it;
-    `root`: the module the program called."""
+    """A normalisation layer ran in train mode and moved its running statistics.  `frozen`: all parameters of the layer
+    (or, for a layer without parameters, of its parent) have requires_grad False; `mode_site`: the last `.train()` call
+    that reached it; `root`: the module the program called."""
 
     KIND: ClassVar[str] = "statistics_moved"
     module: int
@@ -337,7 +340,8 @@ class ModeSet(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradFlagSet(Event):
-    """`requires_grad` of followed tensors was set to `value` (by attribute, `requires_grad_`, or `module.requires_grad_`)."""
+    """`requires_grad` of followed tensors was set to `value` (by attribute, `requires_grad_`, or
+    `module.requires_grad_`)."""
 
     KIND: ClassVar[str] = "grad_flag_set"
     tensors: tuple[int, ...]
@@ -410,8 +414,9 @@ class Step(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clear(Event):
-    """Gradients were cleared.  `how`: "zero_grad" (optimizer or module), "none" (`p.grad = None`), "zero" (`p.grad.zero_()`),
-    "unseen" (found gone).  `tensors`: those that had a gradient; `dropped`: what was thrown away."""
+    """Gradients were cleared.  `how`: "zero_grad" (optimizer or module), "none" (`p.grad = None`), "zero"
+    (`p.grad.zero_()`), "unseen" (found gone).  `tensors`: those that had a gradient; `dropped`: what was thrown
+    away."""
 
     KIND: ClassVar[str] = "clear"
     how: str
@@ -464,7 +469,8 @@ class ScalerCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerMade(Event):
-    """`horizon`: its length-like arguments by name (T_max, total_steps, step_size, T_0, milestones' last, total_iters, ...)."""
+    """`horizon`: its length-like arguments by name (T_max, total_steps, step_size, T_0, milestones' last, total_iters,
+    ...)."""
 
     KIND: ClassVar[str] = "scheduler_made"
     scheduler: int
@@ -495,15 +501,15 @@ class SchedulerStep(Event):
 class Backward(Event):
     """`loss.backward()`, `torch.autograd.backward` ("backward") or `torch.autograd.grad` ("grad").
 
-    Always: `backward` id, `method`, `leaves` (followed tensors whose `.grad` it wrote; for "grad" the inputs asked for),
-    `retain_graph`, `create_graph`, `raised` (message of the error that it raised, if any), `root_is_leaf`, `root_has_graph`,
-    `value` (of a scalar root when known), `root_age` (iterations since the root was computed; None unknown).
-    `repeats`: an earlier backward whose root is the very same tensor and whose contribution still stands in `.grad`.
-    `covers`: earlier backwards (still standing) whose root is one of this root's additive terms.
-    Detail (`detailed`): `terms`; `calls`: module calls reached by the walk; `reached`: leaves reachable, in the order found;
-    `root_op`, `root_site`; `cuts`: cuts of the graph between this iteration's module calls and the root (when the root has no
-    graph or reaches no optimizer tensor); `no_grad_site`: where grad mode was off while the root was computed;
-    `alias_writes`: in-place writes through detached aliases into tensors this walk used.
+    Always: `backward` id, `method`, `leaves` (followed tensors whose `.grad` it wrote; for "grad" the inputs asked
+    for), `retain_graph`, `create_graph`, `raised` (message of the error that it raised, if any), `root_is_leaf`,
+    `root_has_graph`, `value` (of a scalar root when known), `root_age` (iterations since the root was computed; None
+    unknown). `repeats`: an earlier backward whose root is the very same tensor and whose contribution still stands in
+    `.grad`. `covers`: earlier backwards (still standing) whose root is one of this root's additive terms.
+    Detail (`detailed`): `terms`; `calls`: module calls reached by the walk; `reached`: leaves reachable, in the order
+    found; `root_op`, `root_site`; `cuts`: cuts of the graph between this iteration's module calls and the root (when
+    the root has no graph or reaches no optimizer tensor); `no_grad_site`: where grad mode was off while the root was
+    computed; `alias_writes`: in-place writes through detached aliases into tensors this walk used.
     """
 
     KIND: ClassVar[str] = "backward"
@@ -533,8 +539,8 @@ class Backward(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Event):
-    """A loss-like comparison inside what a backward walked: `op` is mse_loss, smooth_l1_loss, l1_loss, huber_loss, kl_div,
-    cross_entropy, ..., or "difference" (a - b, then squared/abs).  `site` is its line; `backward` the walk."""
+    """A loss-like comparison inside what a backward walked: `op` is mse_loss, smooth_l1_loss, l1_loss, huber_loss,
+    kl_div, cross_entropy, ..., or "difference" (a - b, then squared/abs).  `site` is its line; `backward` the walk."""
 
     KIND: ClassVar[str] = "comparison"
     backward: int
@@ -548,8 +554,8 @@ class Comparison(Event):
 class Broadcast(Event):
     """Arithmetic or a loss broadcast [B] against [B, 1] (either order) into [B, B], or, in a loss call, unequal shapes.
 
-    `explicit`: an operand was expanded on purpose (its immediate producer is unsqueeze, None-indexing or a view written in the
-    same expression, or both come from one tensor).  `has_graph`: an operand carries a graph."""
+    `explicit`: an operand was expanded on purpose (its immediate producer is unsqueeze, None-indexing or a view written
+    in the same expression, or both come from one tensor).  `has_graph`: an operand carries a graph."""
 
     KIND: ClassVar[str] = "broadcast"
     op: str
@@ -564,8 +570,10 @@ class Broadcast(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasWritten(Event):
-    """An in-place write through an alias that shares storage with a graph tensor (`alias_how`: detach, data, numpy) which a
-    later backward walked.  `site`: the write; `alias_site`: where the alias was taken; `base_site`: what made the tensor."""
+    """An in-place write through an alias that shares storage with a graph tensor (`alias_how`: detach, data, numpy)
+    which a later backward walked.  `site`: the write; `alias_site`: where the alias was taken; `base_site`: what made
+    the
+    tensor."""
 
     KIND: ClassVar[str] = "alias_written"
     backward: int
@@ -578,8 +586,8 @@ class AliasWritten(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonFinite(Event):
-    """First non-finite value seen.  `what`: loss, gradient, parameter, output.  `tensor`: which leaf; `op`, `op_site`: the
-    operation suspected, with `reason` (for instance "sqrt at 0 has an infinite derivative")."""
+    """First non-finite value seen.  `what`: loss, gradient, parameter, output.  `tensor`: which leaf; `op`, `op_site`:
+    the operation suspected, with `reason` (for instance "sqrt at 0 has an infinite derivative")."""
 
     KIND: ClassVar[str] = "non_finite"
     what: str
@@ -591,8 +599,8 @@ class NonFinite(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphsAlive(Event):
-    """Graphs of past iterations are still referenced.  `alive` of the last `looked` results made at `made_site` (a loss or a
-    module output; `what`) still carry their graph after `age` iterations; `growing`: a running tensor adds each
+    """Graphs of past iterations are still referenced.  `alive` of the last `looked` results made at `made_site` (a loss
+    or a module output; `what`) still carry their graph after `age` iterations; `growing`: a running tensor adds each
     iteration's graph to the one before, at `site`."""
 
     KIND: ClassVar[str] = "graphs_alive"
@@ -607,9 +615,11 @@ class GraphsAlive(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDiscarded(Event):
     """Forward calls of `module` at `site` recorded a graph that was freed, or thrown away, without any backward.
-    `calls`: how many so far; `walked`: how many from the same line were walked; `then`: "detach" | "item" | "" and its site:
-    what the program did with the output; `training`; `inputs_need_grad`: the input carried a graph; `in_a_row`: the most of
-    them without a reverse pass in between; `used`: how many had outputs whose values, cut off, went into a walked loss."""
+    `calls`: how many so far; `walked`: how many from the same line were walked; `then`: "detach" | "item" | "" and its
+    site: what the program did with the output; `training`; `inputs_need_grad`: the input carried a graph; `in_a_row`:
+    the most of them without a reverse pass in between; `used`: how many had outputs whose values, cut off, went into a
+    walked
+    loss."""
 
     KIND: ClassVar[str] = "graph_discarded"
     module: int
@@ -639,11 +649,13 @@ class DeepCopied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied(Event):
-    """Values of `source`'s tensors were written into `target`'s.  `how`: load_state_dict, copy_, lerp_, "mul_add", assign
-    (`.data = new tensor`), replace (new Parameter objects).  `tau`: weight of the source when known (1.0 = hard);
-    `pairs`: (source tensor, target tensor); `changed`: values of the target really changed (None: not looked at);
-    `same`: source and target are the same module; `buffers`: floating buffers of the target's tree; `buffers_followed`: how many
-    of them were copied too; `buffers_differ`: names of buffers whose values differ from the source's after the copy."""
+    """Values of `source`'s tensors were written into `target`'s.  `how`: load_state_dict, copy_, lerp_, "mul_add",
+    assign (`.data = new tensor`), replace (new Parameter objects).  `tau`: weight of the source when known (1.0 =
+    hard); `pairs`: (source tensor, target tensor); `changed`: values of the target really changed (None: not looked
+    at); `same`: source and target are the same module; `buffers`: floating buffers of the target's tree;
+    `buffers_followed`: how many of them were copied too; `buffers_differ`: names of buffers whose values differ from
+    the source's after the
+    copy."""
 
     KIND: ClassVar[str] = "copied"
     how: str
@@ -660,8 +672,8 @@ class Copied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesCompared(Event):
-    """The parameters of a module that the program calls and no optimizer holds were compared with what they were at iteration
-    `since` (a few elements of a few of them, at growing intervals): `changed` says whether any differs."""
+    """The parameters of a module that the program calls and no optimizer holds were compared with what they were at
+    iteration `since` (a few elements of a few of them, at growing intervals): `changed` says whether any differs."""
 
     KIND: ClassVar[str] = "values_compared"
     module: int
@@ -681,7 +693,8 @@ class StorageShared(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTaken(Event):
-    """`state_dict()` of a module, optimizer or scheduler.  `missing`: plain tensor attributes that it does not carry."""
+    """`state_dict()` of a module, optimizer or scheduler.  `missing`: plain tensor attributes that it does not
+    carry."""
 
     KIND: ClassVar[str] = "state_taken"
     owner: str  # "module" | "optimizer" | "scheduler"
@@ -691,9 +704,9 @@ class StateTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLoaded(Event):
-    """`load_state_dict` on a module, optimizer or scheduler.  `origin`: where the state came from ("file", "live", "unknown") and
-    `origin_ident` the module it was taken from.  `plain_differ`: plain tensor attributes whose values differ between origin and
-    loaded module although all registered tensors agree."""
+    """`load_state_dict` on a module, optimizer or scheduler.  `origin`: where the state came from ("file", "live",
+    "unknown") and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor attributes whose values
+    differ between origin and loaded module although all registered tensors agree."""
 
     KIND: ClassVar[str] = "state_loaded"
     owner: str
@@ -709,7 +722,8 @@ class StateLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouched(Event):
-    """`torch.save` / `torch.load`: `what` it held, by owner ("module", "optimizer", "scheduler", "rng", "number", "other")."""
+    """`torch.save` / `torch.load`: `what` it held, by owner ("module", "optimizer", "scheduler", "rng", "number",
+    "other")."""
 
     KIND: ClassVar[str] = "file_touched"
     method: str
@@ -734,8 +748,8 @@ class LoaderMade(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderEpoch(Event):
-    """`iter(loader)`: a new pass begins.  `epoch`: passes before this one; `pending`: backwards whose contributions stand
-    unconsumed in gradients now."""
+    """`iter(loader)`: a new pass begins.  `epoch`: passes before this one; `pending`: backwards whose contributions
+    stand unconsumed in gradients now."""
 
     KIND: ClassVar[str] = "loader_epoch"
     loader: int

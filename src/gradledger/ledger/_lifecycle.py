@@ -1,7 +1,7 @@
 """What stands in each `.grad`: a small state machine per followed leaf (clear -> fill -> consume).
 
-It works from identities and version counters of the `.grad` tensors before and after each reverse pass, so it needs no hook on
-any tensor and no walk over the graph, and stays on for the whole run.
+It works from identities and version counters of the `.grad` tensors before and after each reverse pass, so it needs no
+hook on any tensor and no walk over the graph, and stays on for the whole run.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Lifecycle:
     # ------------------------------------------------------------------ clear, consume, read
 
     def clear(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], tuple[Dropped, ...], list[Leaf]]:
-        """Called before a clear: which of these have a gradient, what stands in them, and the leaves to empty afterwards."""
+        """Called before a clear: which of these have a gradient, what stands in them, and the leaves to empty
+        afterwards."""
         leaves: list[Leaf] = []
         gone: list[Leaf] = []
         for tensor in tensors:

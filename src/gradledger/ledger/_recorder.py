@@ -106,7 +106,8 @@ class Recorder:
     # ------------------------------------------------------------------ events
 
     def emit(self, cls: type[E], site: Site | None = None, /, **values: Any) -> E | None:
-        """Record one fact.  `site=None`: found from the running stack.  Returns the event (None when recording is off)."""
+        """Record one fact.  `site=None`: found from the running stack.  Returns the event (None when recording is
+        off)."""
         if not self.enabled:
             return None
         if site is None:
@@ -129,12 +130,12 @@ class Recorder:
     def note(self, cls: type[E], site: Site, signature: tuple[Any, ...], values: dict[str, Any], /) -> None:
         """Record a fact of the everyday cycle (clear, backward, step, scheduler step, ...).
 
-        In an iteration that is not watched in detail such facts are held back until the iteration ends, or until another
-        fact is emitted.  An iteration that holds nothing else, and whose facts have the same sites and `signature`s (what
-        matters of the values, without ids that grow) as many iterations told before, is only counted.  One of them is told
-        again whenever those left out since are a twentieth of all, with their number as its weight; and so is the one
-        right before an iteration that is told.  That keeps the watch of a long, steady run cheap and its ledger small, and loses no
-        change: an iteration that differs in anything is told in full.
+        In an iteration that is not watched in detail such facts are held back until the iteration ends, or until
+        another fact is emitted.  An iteration that holds nothing else, and whose facts have the same sites and
+        `signature`s (what matters of the values, without ids that grow) as many iterations told before, is only
+        counted.  One of them is told again whenever those left out since are a twentieth of all, with their number as
+        its weight; and so is the one right before an iteration that is told.  That keeps the watch of a long, steady
+        run cheap and its ledger small, and loses no change: an iteration that differs in anything is told in full.
         """
         if not self.enabled:
             return

@@ -40,7 +40,8 @@ def _is_user_file(name: str) -> bool:
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether `code` belongs to the program (or to a training library it uses), not to torch, Python or this package."""
+    """Whether `code` belongs to the program (or to a training library it uses), not to torch, Python or this
+    package."""
     known = _user_code.get(code)
     if known is None:
         known = _user_code[code] = _is_user_file(code.co_filename)

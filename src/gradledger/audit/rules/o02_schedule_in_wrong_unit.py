@@ -239,7 +239,8 @@ def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
 
 
 def _closed_over(schedule: Schedule, steps: int, batches: int) -> tuple[float | None, str]:
-    """A number of a schedule function that equals the optimizer steps or batches of the run, where the rate never fell."""
+    """A number of a schedule function that equals the optimizer steps or batches of the run, where the rate never
+    fell."""
     if schedule.last < 0.5 * schedule.peak:
         return None, ""
     for name, value in schedule.horizon.items():
