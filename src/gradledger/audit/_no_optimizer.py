@@ -64,9 +64,9 @@ def update(state: State, event: ev.Event, world: World) -> None:
                 state.reached.popitem(last=False)
         else:
             state.reached.move_to_end(event.leaves)
-        seen.count += 1
+        seen.count += event.weight
         if event.iteration != seen.last_iteration:
-            seen.iterations += 1
+            seen.iterations += event.weight
             seen.last_iteration = event.iteration
     elif isinstance(event, ev.Clear):
         if event.how in ("none", "zero") and len(state.cleared) < BY_HAND_KEPT:

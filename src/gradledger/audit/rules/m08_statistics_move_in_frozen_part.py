@@ -66,7 +66,8 @@ def init() -> dict[int, Layer]:
 
 
 def update(state: dict[int, Layer], event: Event, world: World) -> None:
-    assert isinstance(event, StatisticsMoved)
+    if not isinstance(event, StatisticsMoved):
+        return
     layer = state.get(event.module)
     if layer is None:
         if len(state) >= KEPT:

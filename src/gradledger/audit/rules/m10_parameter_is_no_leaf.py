@@ -69,10 +69,11 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Backward):
         for kept in state.kept.values():
-            kept.backwards += 1
+            kept.backwards += event.weight
             kept.last_iteration = event.iteration
         return
-    assert isinstance(event, PlainAttributes)
+    if not isinstance(event, PlainAttributes):
+        return
     for attribute in event.attributes:
         key = (event.module, attribute.name)
         known = state.kept.get(key)

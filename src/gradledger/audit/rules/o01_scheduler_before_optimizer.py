@@ -8,8 +8,9 @@ The schedule is one value ahead of the training: the first learning rate is neve
 early, and a cosine ends with updates at rate 0.
 
 ## How it is found
-From a line of `scheduler.step()` whose first call comes before its optimizer made any step, with optimizer steps
-between its calls from then on and after the last one.  The learning rate really changed at a call.
+A line of `scheduler.step()` whose first call comes before its optimizer made any step, with optimizer steps
+between its calls from then on and after the last one.  A filled gradient waits for its step at these calls, or the
+rate changes one call before it is due.
 
 ## Near misses
 - `ReduceLROnPlateau` and other schedulers that are given a metric: they act on the past.
@@ -28,7 +29,7 @@ from gradledger.audit._cycle import optimizer_word
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, ScalerCalled, SchedulerStep
+from gradledger.core.events import Backward, Event, ScalerCalled, SchedulerStep, Step
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -38,14 +39,15 @@ RULE = Rule(
     "The scheduler moves before the optimizer: the first learning rate is never used and the schedule runs one ahead.",
     "warning",
 )
-LISTENS = (SchedulerStep, ScalerCalled)
+LISTENS = (SchedulerStep, ScalerCalled, Backward, Step)
 METRIC = ("ReduceLROnPlateau",)
 
 
 @dataclass(slots=True)
 class Watched:
     """One scheduler.  `early`: its first call came before any step of its optimizer; `regular`: every later call came
-    from the same line and had optimizer steps before it; `changed_at`: the first call that changed the rate."""
+    from the same line and had optimizer steps before it; `changed_at`: the first call seen to change the rate; `between`:
+    calls with a filled gradient waiting for its step."""
 
     site: Site
     first_lrs: tuple[float, ...]
@@ -55,15 +57,17 @@ class Watched:
     calls: int = 1
     seen_steps: int = 0
     changed_at: int | None = None
+    between: int = 0
     iteration: int = 0
 
 
 @dataclass(slots=True)
 class State:
-    """By scheduler; optimizers whose step a scaler was asked for."""
+    """By scheduler; optimizers whose step a scaler withheld; whether gradients were filled since the latest step."""
 
     watched: dict[int, Watched]
     scaled: set[int | None]
+    filled: bool = False
 
 
 def init() -> State:
@@ -71,11 +75,18 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Backward):
+        state.filled = state.filled or (event.method == "backward" and bool(event.leaves))
+        return
+    if isinstance(event, Step):
+        state.filled = False
+        return
     if isinstance(event, ScalerCalled):
         if event.method == "step" and event.skipped:
             state.scaled.add(event.optimizer)
         return
-    assert isinstance(event, SchedulerStep)
+    if not isinstance(event, SchedulerStep):
+        return
     known = state.watched.get(event.scheduler)
     if known is None:
         info = world.schedulers.get(event.scheduler)
@@ -84,15 +95,22 @@ def update(state: State, event: Event, world: World) -> None:
         early = event.index == 0 and event.optimizer_steps == 0 and not event.metric and not attempted
         changed = 0 if event.lrs != before else None
         state.watched[event.scheduler] = Watched(
-            event.site, before, event.lrs, early, iteration=event.iteration, changed_at=changed
+            event.site,
+            before,
+            event.lrs,
+            early,
+            iteration=event.iteration,
+            changed_at=changed,
+            between=int(state.filled),
         )
         return
     if known.early:
         if event.site.key() != known.site.key() or event.optimizer_steps <= known.seen_steps:
             known.regular = False  # wound forward, or stepped at another place as well
         if known.changed_at is None and event.lrs != known.lrs:
-            known.changed_at = known.calls
-    known.calls += 1
+            known.changed_at = event.index
+    known.between += event.weight if state.filled else 0
+    known.calls = max(known.calls + 1, event.index + 1)
     known.seen_steps = event.optimizer_steps
     known.lrs = event.lrs
 
@@ -106,7 +124,9 @@ def finish(state: State, world: World) -> list[Finding]:
         made, optimizer = info.made, world.optimizer(info.made.optimizer)
         cls = made.cls.rpartition(".")[2]
         changed = watched.changed_at
-        if cls in METRIC or changed is None or not _one_ahead(changed, dict(made.horizon)):
+        if cls in METRIC or changed is None:
+            continue
+        if watched.between < 0.9 * watched.calls and not _one_ahead(changed, dict(made.horizon)):
             continue
         if optimizer.steps <= watched.seen_steps:
             continue  # nothing was stepped after the last call: the order is the other one

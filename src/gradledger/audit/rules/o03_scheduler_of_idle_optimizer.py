@@ -56,7 +56,8 @@ def init() -> dict[int, Watched]:
 
 
 def update(state: dict[int, Watched], event: Event, world: World) -> None:
-    assert isinstance(event, SchedulerStep)
+    if not isinstance(event, SchedulerStep):
+        return
     steps = {o.ident: o.steps for o in world.optimizers.values()}
     known = state.get(event.scheduler)
     if known is None:
@@ -68,7 +69,7 @@ def update(state: dict[int, Watched], event: Event, world: World) -> None:
     else:
         for ident, count in steps.items():
             if ident != event.optimizer and count > known.steps.get(ident, 0):
-                known.idle[ident] = known.idle.get(ident, 0) + 1
+                known.idle[ident] = known.idle.get(ident, 0) + event.weight
                 known.since.setdefault(ident, event)
     known.own_steps, known.steps, known.site = event.optimizer_steps, steps, event.site
 

@@ -124,7 +124,7 @@ def _clipped(state: State, event: ev.Clip) -> None:
             return
         line = state.lines[event.site.key()] = Line(event.site, event.limit, event.iteration)
     _close(line)
-    line.calls += 1
+    line.calls += event.weight
     line.open = Open(event)
     line.fill = state.fill
     line.scale = event.scale if event.scaled else line.scale
@@ -148,7 +148,7 @@ def _close(line: Line) -> None:
     if opened is None:
         return
     outcome = _outcome(opened)
-    line.outcomes[outcome] = line.outcomes.get(outcome, 0) + 1
+    line.outcomes[outcome] = line.outcomes.get(outcome, 0) + opened.event.weight
 
 
 def _outcome(opened: Open) -> str:
