@@ -14,7 +14,6 @@ are also written to a file that can be judged again.  Iterations that repeat are
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gradledger.audit.engine import Judge
-from gradledger.audit.render import text
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.core.errors import UsageError
@@ -99,7 +97,7 @@ class Watch:
             program=self._program,
             argv=self._argv,
             torch=str(torch.__version__),
-            python=platform.python_version(),
+            python=sys.version.partition(" ")[0],
         )
         session.install()
         _active = self
@@ -139,7 +137,8 @@ class Watch:
             return self._joined.report()
         note = self._sink.note() if self._sink is not None else ""
         if self._session is not None and self._session.recorder.counted_only:
-            note = f"{note + '; ' if note else ''}{self._session.recorder.counted_only} iterations like earlier ones were only counted"
+            counted = f"{self._session.recorder.counted_only} iterations like earlier ones were only counted"
+            note = f"{note}; {counted}" if note else counted
         if not self._ended:
             if self._sink is not None:
                 self._sink.settle()
@@ -201,7 +200,9 @@ def watch(*, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path
 
 def render_text(report: Report) -> str:
     """A report as plain text of 80 columns."""
-    return text.render(report)
+    from gradledger.audit.render.text import render
+
+    return render(report)
 
 
 _active: Watch | None = None

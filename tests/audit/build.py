@@ -53,7 +53,8 @@ class _Leaf:
 def mean_term(factor: float = 1.0, *, elements: int = 32, reduction: str = "mean", **more: Any) -> ev.Term:
     """A loss term reduced over `elements` elements."""
     values: dict[str, Any] = {
-        "op": "mse_loss", "site": at(90), "times": 1, "has_graph": True, "kind": "tensor", "value": 1.0, "batch": elements,
+        "op": "mse_loss", "site": at(90), "times": 1, "has_graph": True, "kind": "tensor", "value": 1.0,
+        "batch": elements,
     }  # fmt: skip
     return ev.Term(**{**values, "factor": factor, "reduction": reduction, "elements": elements, **more})
 
@@ -94,8 +95,8 @@ class Run:
             tensor = self.new("tensor")
             ids.append(tensor)
             self.emit(
-                ev.TensorRegistered, at(line), tensor=tensor, module=ident, name=f"w{i}", role="parameter", shape=(4, 4),
-                requires_grad=True,
+                ev.TensorRegistered, at(line), tensor=tensor, module=ident, name=f"w{i}", role="parameter",
+                shape=(4, 4), requires_grad=True,
             )  # fmt: skip
         net = Net(ident, tuple(ids))
         if parent is not None:
@@ -135,8 +136,8 @@ class Run:
         """A forward call by the program itself."""
         call = self.new("call")
         self.emit(
-            ev.ModuleCalled, at(line), call=call, module=net.ident, training=True, grad_on=graph, output_has_graph=graph,
-            inputs_need_grad=False, batch=batch,
+            ev.ModuleCalled, at(line), call=call, module=net.ident, training=True, grad_on=graph,
+            output_has_graph=graph, inputs_need_grad=False, batch=batch,
         )  # fmt: skip
         ref = ev.CallRef(call, net.ident, at(line), graph, graph, True)
         if graph:
@@ -185,8 +186,8 @@ class Run:
             self._leaves[tensor] = _Leaf(zeroed=not to_none)
         dropped = tuple(ev.Dropped(b, tuple(t), c, r) for (b, c, r), t in sorted(groups.items()))
         self.emit(
-            ev.Clear, at(line), how=how, optimizer=owner.get("optimizer"), module=owner.get("module"), tensors=tuple(ids),
-            dropped=dropped,
+            ev.Clear, at(line), how=how, optimizer=owner.get("optimizer"), module=owner.get("module"),
+            tensors=tuple(ids), dropped=dropped,
         )  # fmt: skip
 
     def zero_grad(self, optimizer: int, line: int, *, to_none: bool = True) -> None:

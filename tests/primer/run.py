@@ -24,9 +24,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 def run(command: list[str]) -> tuple[int, str, str, float]:
     """Exit code, stdout, stderr, seconds."""
     started = time.perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"), check=False
-    )
+    env = dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     return done.returncode, done.stdout, done.stderr, time.perf_counter() - started
 
 
@@ -35,14 +34,16 @@ def one(program: Path) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         bare = run([sys.executable, str(program)])
-        audit = ["-m", "gradledger", "audit", "--fail-on", "never", "--format", "json", "--output", str(report), str(program)]
-        watched = run([sys.executable, *audit])
+        options = ["--fail-on", "never", "--format", "json", "--output", str(report)]
+        watched = run([sys.executable, "-m", "gradledger", "audit", *options, str(program)])
         found = json.loads(report.read_text()) if report.exists() else None
     if bare[0] != 0:
         return dict(program=program.stem, same=False, error="does not run by itself: " + bare[2][-600:], findings=[])
     same = bare[0] == watched[0] and bare[1].splitlines()[-1:] == watched[1].splitlines()[-1:]
     error = "" if same and found is not None else f"exit {watched[0]}: {watched[1][-300:]} {watched[2][-600:]}"
-    findings = [f"{f['code']} {f['severity']} {f['file']}:{f['line']} {f['message']}" for f in (found or {}).get("findings", [])]
+    findings = [
+        f"{f['code']} {f['severity']} {f['file']}:{f['line']} {f['message']}" for f in (found or {}).get("findings", [])
+    ]
     return dict(program=program.stem, same=same, ratio=round(watched[3] / bare[3], 2), error=error, findings=findings)
 
 
@@ -58,7 +59,8 @@ def main() -> int:
             continue
         row = one(program)
         rows.append(row)
-        print(f"{row['program']:24} {'same' if row['same'] else 'DIFFERS'}  {row.get('ratio', '-')}x  {row['error']}", flush=True)
+        verdict = "same" if row["same"] else "DIFFERS"
+        print(f"{row['program']:24} {verdict}  {row.get('ratio', '-')}x  {row['error']}", flush=True)
         for finding in row["findings"]:  # type: ignore[attr-defined]
             print("    ", finding)
     if arguments.json:

@@ -49,8 +49,9 @@ _EXISTENCE = frozenset(
 )  # fmt: skip
 _ALONE = frozenset(
     {
-        "deep_copied", "copied", "storage_shared", "values_compared", "state_taken", "state_loaded", "file_touched", "non_finite",
-        "graphs_alive", "alias_written", "exhausted_iterator", "statistics_moved", "graph_discarded", "broadcast",
+        "deep_copied", "copied", "storage_shared", "values_compared", "state_taken", "state_loaded",
+        "file_touched", "non_finite", "graphs_alive", "alias_written", "exhausted_iterator", "statistics_moved",
+        "graph_discarded", "broadcast",
     }
 )  # fmt: skip
 
