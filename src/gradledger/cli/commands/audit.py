@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from gradledger.audit.engine import audit as judge
-from gradledger.audit.render import json, md, text
 from gradledger.audit.report import Report
 from gradledger.cli._options import Arguments, help_text, parse
 from gradledger.core.errors import GradledgerError
@@ -99,6 +98,8 @@ def _replay(arguments: Arguments, stream: TextIO) -> int:
 
 
 def _write(report: Report, form: str, output: Path | None, stream: TextIO, footer: Sequence[str]) -> None:
+    from gradledger.audit.render import json, md, text  # not before the program runs: it pays for every import
+
     if output is None and form == "text":
         text.show(report, stream, footer=footer)
         stream.flush()
