@@ -43,6 +43,8 @@ _SAME_ELEMENTS = frozenset(
         "unsqueeze_",
     }
 )
+_MEETS = frozenset({"mul", "sub", "rsub"})
+_MAX_OTHERS = 4
 _MAX_TERMS = 64
 _MAX_VISITS = 4000
 
@@ -335,26 +337,52 @@ def cuts_below(trace: Trace, root: int, trained: set[int]) -> tuple[Cut, ...]:
 
 
 def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
-    """Loss-like comparisons among everything a root value was made from, nearest to the root first."""
+    """Loss-like comparisons among everything a root value was made from, nearest to the root first.
+
+    After these come other places where outputs of two different modules meet: a product of one with graph and one
+    without (a cross entropy written out), a difference that is not squared (a log ratio against a reference).
+    """
     found: list[tuple[Op, Operand, Operand]] = []
-    queue: deque[tuple[int, str]] = deque([(root, "")])
-    seen = {root}
+    others: list[Op] = []
+    queue: deque[tuple[int, str, bool]] = deque([(root, "", True)])
+    seen = {(root, True)}
+    told: set[int] = set()
     while queue and len(seen) < _MAX_VISITS and len(found) < 32:
-        token, consumer = queue.popleft()
+        token, consumer, flows = queue.popleft()
         value = trace.values.get(token)
         if value is None or value.op is None:
             continue
         op = value.op
-        difference = op.name in ("sub", "rsub") and len(op.ins) == 2 and consumer in DISTANCES
-        if (op.name in LOSSES and len(op.ins) >= 2) or difference:
-            left, right = op.ins[0], op.ins[1]
-            logs = op.name == "kl_div" and not op.options.get("log_target")
-            found.append((op, operand(trace, left, right), operand(trace, right, left, logs)))
+        # behind a cut the operands may carry a graph that this root does not walk: no comparison of this loss
+        flows = flows and value.graph
+        if (flows or not value.graph) and token not in told:
+            told.add(token)
+            difference = op.name in ("sub", "rsub") and len(op.ins) == 2 and consumer in DISTANCES
+            if (op.name in LOSSES and len(op.ins) >= 2) or difference:
+                left, right = op.ins[0], op.ins[1]
+                logs = op.name == "kl_div" and not op.options.get("log_target")
+                found.append((op, operand(trace, left, right), operand(trace, right, left, logs)))
+            elif flows and op.name in _MEETS and len(op.ins) == 2 and not op.in_forward and _may_meet(trace, op):
+                others.append(op)
         for t in op.ins:
-            if t not in seen:
-                seen.add(t)
-                queue.append((t, op.name))
+            if (t, flows) not in seen and (t, True) not in seen:
+                seen.add((t, flows))
+                queue.append((t, op.name, flows))
+    for op in others[:_MAX_OTHERS]:
+        left, right = operand(trace, op.ins[0], op.ins[1]), operand(trace, op.ins[1], op.ins[0])
+        if {c.module for c in left.calls} != {c.module for c in right.calls}:
+            found.append((op, left, right))
     return found
+
+
+def _may_meet(trace: Trace, op: Op) -> bool:
+    """Whether two operands of one shape both depend on a module call; of a product, one with graph and one without."""
+    left, right = trace.values.get(op.ins[0]), trace.values.get(op.ins[1])
+    if left is None or right is None or left.shape != right.shape or not (left.floating and right.floating):
+        return False
+    if op.name == "mul" and (left.graph == right.graph or len(left.shape) < 2):
+        return False
+    return _has_call(trace, op.ins[0]) and _has_call(trace, op.ins[1])
 
 
 def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand:
