@@ -165,3 +165,18 @@ def test_the_audit_loads_neither_typer_nor_rich_before_the_program(command: Run,
     (tmp_path / "looks.py").write_text(f"import sys\nprint([m for m in {names} if m in sys.modules])\n")
     done = command("audit", "looks.py")
     assert done.stdout == "[]\n"
+
+
+def test_a_module_and_a_folder(command: Run, tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(FAULTY)
+    done = command("audit", "--fail-on", "never", "-m", "pkg.train", "--lr", "3", "-m")
+    assert done.stdout == "arguments ['--lr', '3', '-m'] __main__\n"
+    assert done.returncode == 0
+    assert "pkg/train.py:9" in done.stderr
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "__main__.py").write_text(FAULTY)
+    assert "app/__main__.py:9" in command("audit", "app").stderr
