@@ -19,6 +19,9 @@ _WAYS = {
     "tolist": "`.tolist()`",
     "no_grad": "no_grad",
     "rebuilt": "`torch.tensor(...)` of Python numbers",
+    "tensor": "`torch.tensor(...)`",
+    "as_tensor": "`torch.as_tensor(...)`",
+    "from_numpy": "`torch.from_numpy(...)`",
     "autograd_grad": "`torch.autograd.grad` without create_graph",
     "integer": "an integer result",
 }

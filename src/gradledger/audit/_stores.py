@@ -17,8 +17,9 @@ from gradledger.core.site import Frame, Site
 # Methods that keep what they are given.
 _KEEPS = frozenset(
     {
-        "append", "appendleft", "extend", "insert", "add", "update", "put", "push", "store", "save", "log", "log_metric",
-        "log_dict", "record", "accumulate", "setdefault", "__setitem__", "track", "register", "collect",
+        "append", "appendleft", "extend", "insert", "add", "update", "put", "push", "store", "save", "log",
+        "log_metric", "log_dict", "record", "accumulate", "setdefault", "__setitem__",
+        "track", "register", "collect",
     }
 )  # fmt: skip
 # Calls that make a new object around a tensor and keep its graph.
@@ -63,12 +64,31 @@ def _in_frame(frame: Frame, returned: set[str] | None) -> tuple[set[str], list[i
     names = _names_of(statement)
     if not names:
         return set(), []
+    if returned is not None:
+        names = _with_parts(body, names)
     lines = sorted({s.lineno for s in _statements(body) if _keeps(s, names)})
     goes_on = any(
         isinstance(s, ast.Return) and s.value is not None and _bare(s.value, names) for s in _statements(body)
     )
     direct = isinstance(statement, ast.Return)
     return (names if goes_on or direct else set()), lines
+
+
+def _with_parts(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """`names`, and those that are given a part of them: `for key, value in result.items()`, `loss = result["loss"]`."""
+    names = set(names)
+    for statement in _statements(body):
+        if isinstance(statement, (ast.For, ast.AsyncFor)):
+            source, targets = statement.iter, [statement.target]
+            if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+                source = source.func.value if source.func.attr in ("items", "values") else source
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Subscript, ast.Attribute)):
+            source, targets = statement.value.value, statement.targets
+        else:
+            continue
+        if isinstance(source, ast.Name) and source.id in names:
+            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return names
 
 
 def _scope(tree: ast.Module, line: int) -> list[ast.stmt]:
@@ -129,7 +149,11 @@ def _keeps(statement: ast.stmt, names: set[str]) -> bool:
             return _bare(statement.value, names)
         own = {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
         again = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)} & own - names
-        return bool(again) and isinstance(statement.value, (ast.BinOp, ast.List)) and _bare(statement.value, names)
+        return (
+            bool(again)
+            and isinstance(statement.value, (ast.BinOp, ast.List, ast.IfExp))
+            and _bare(statement.value, names)
+        )
     if isinstance(statement, ast.Expr):
         return any(
             isinstance(node, ast.Call)
@@ -170,6 +194,8 @@ def _bare(node: ast.AST, names: set[str]) -> bool:
         return any(_bare(e, names) for e in node.elts)
     if isinstance(node, ast.BinOp):
         return _bare(node.left, names) or _bare(node.right, names)
+    if isinstance(node, ast.IfExp):
+        return _bare(node.body, names) or _bare(node.orelse, names)
     if isinstance(node, (ast.UnaryOp, ast.Starred)):
         return _bare(node.operand if isinstance(node, ast.UnaryOp) else node.value, names)
     return False

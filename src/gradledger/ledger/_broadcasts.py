@@ -2,7 +2,8 @@
 
 A [B] against a [B, 1] gives a [B, B] matrix.  In a loss that is a mistake, unless somebody asked for a matrix: an
 operand was reshaped for it, the matrix meets a genuine [B, B] matrix (a mask, a Gram matrix), or it is reduced along
-one axis after a reshape.  Inside a model, and below matrix products and softmaxes, matrices are ordinary.
+one axis after a reshape.  Below matrix products and softmaxes matrices are ordinary, and so are constants and
+parameters of a module that happen to be as long as the batch.
 """
 
 from __future__ import annotations
@@ -42,19 +43,23 @@ class Wide:
 
 def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) -> Iterator[tuple[Wide, bool]]:
     """Broadcasts below `root`, each once, and whether they were meant."""
-    # token; was it reduced along an axis further up; did it meet a genuine matrix there
-    stack: list[tuple[int, bool, bool]] = [(root, False, False)]
+    # token; was it reduced along an axis further up; did it meet a genuine matrix there; is it inside a model
+    stack: list[tuple[int, bool, bool, bool]] = [(root, False, False, False)]
     seen: set[int] = set()
     while stack and len(seen) < MAX_VISITS:
-        token, by_axis, matrix = stack.pop()
+        token, by_axis, matrix, model = stack.pop()
         value = trace.values.get(token)
-        if token in seen or value is None or value.op is None or _is_model(recorder, value):
+        if token in seen or value is None or value.op is None:
             continue
         seen.add(token)
         op = value.op
+        model = (model or _is_model(recorder, value)) and op.in_forward
         found = wide.get(token)
         if found is not None:
-            yield found, matrix or _asked_for(trace, found, by_axis)
+            yield (
+                found,
+                matrix or _asked_for(trace, found, by_axis) or (model and _has_constant(found)),
+            )
             continue
         if op.name in _OPAQUE:
             continue
@@ -62,7 +67,7 @@ def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) 
         by_axis = by_axis or (len(inputs) == 1 and prod(value.shape) > 1 and len(value.shape) < len(inputs[0].shape))
         squares = [v for v in inputs if _is_square(v.shape)] if op.name in _MEETS else []
         genuine = len(squares) > 1 and any(not _holds(trace, v.token, wide) for v in squares)
-        stack.extend((t, by_axis, matrix or genuine) for t in op.ins)
+        stack.extend((t, by_axis, matrix or genuine, model) for t in op.ins)
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:
@@ -73,6 +78,12 @@ def _is_model(recorder: Recorder, value: Value) -> bool:
     """The output of a module with parameters (a loss module has none)."""
     module = recorder.modules.get(value.call.module) if value.call is not None else None
     return module is not None and next(module.parameters(), None) is not None
+
+
+def _has_constant(found: Wide) -> bool:
+    """Whether an operand is no quantity of the batch: a parameter, or a tensor made before this iteration."""
+    sides = (found.left, found.right)
+    return any(v.is_parameter or v.leaf is not None or (v.op is None and not v.graph) for v in sides)
 
 
 def _holds(trace: Trace, token: int, wide: dict[int, Wide]) -> bool:

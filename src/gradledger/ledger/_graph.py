@@ -6,6 +6,7 @@ saved-tensor hooks (activation checkpointing, offloading) reading them would run
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,17 @@ def sequence_number(node: Any) -> int:
     """The sequence number of a graph node, 0 when it has none."""
     read = getattr(node, "_sequence_nr", None)
     return int(read()) if read is not None else 0
+
+
+class _Mark:
+    """Lives as long as the graph node in whose metadata it lies; the Python object of a node dies sooner."""
+
+    __slots__ = ("__weakref__",)
+
+
+def mark(node: Any) -> weakref.ref[Any]:
+    """A reference that dies with the graph node itself."""
+    return weakref.ref(node.metadata.setdefault("gradledger", _Mark()))
 
 
 def walk(roots: Iterable[torch.Tensor]) -> Walk:

@@ -25,6 +25,8 @@ ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "rpo
 REDUCTIONS = {"mean": "mean", "nanmean": "mean", "sum": "sum", "nansum": "sum"}
 # The value leaves the tensor world: what comes back later carries no graph.
 EXITS = frozenset({"item", "tolist", "float", "int", "numpy"})
+# A tensor from plain numbers or from an array.
+FACTORIES = frozenset({"tensor", "as_tensor", "scalar_tensor", "from_numpy", "full"})
 # The same memory under another name.
 VIEWS = frozenset(
     {

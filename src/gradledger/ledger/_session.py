@@ -53,6 +53,8 @@ class Session:
     scale_of: Callable[[Iterable[torch.Tensor]], float | None] = lambda tensors: None
     # written by probes/graphs.py: the operation most likely to have made the first non-finite value
     suspect: Callable[[], tuple[str, Site, str]] = lambda: ("", NOWHERE, "")
+    # written by probes/graphs.py: many calls wait for what becomes of their graphs
+    many_calls: Callable[[], None] = _nothing
     # anyone may append: called right before a backward or a step writes, after a step, when a root was walked, at the end
     at_backward: list[Callable[[], None]] = field(default_factory=list)
     at_step: list[Callable[[list[torch.Tensor], Site], None]] = field(default_factory=list)

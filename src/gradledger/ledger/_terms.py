@@ -152,7 +152,8 @@ def describe(
 ) -> tuple[Term, ...]:
     """Terms of a loss.  `trained`: numbers of tensors held by optimizers."""
     # the same tensor with the other sign, or under another tensor weight, is a combination and no repetition
-    counts = Counter((p.token, p.factor > 0, p.weights) for p in parts if p.token is not None)
+    same = _made_alike(trace, parts)
+    counts = Counter((same[p.token], p.factor > 0, p.weights) for p in parts if p.token is not None)
     neutral = _neutral(trace, parts)
     done: set[int] = set()
     terms: list[Term] = []
@@ -162,9 +163,9 @@ def describe(
             depends, cut = _number_depends(trace, trained, root_order)
             terms.append(Term("number", part.site, part.factor, 1, False, "number", part.number, (), depends, cut))
             continue
-        if part.token in done or part.token in neutral:
+        if same[part.token] in done or part.token in neutral:
             continue
-        done.add(part.token)
+        done.add(same[part.token])
         value = trace.values.get(part.token)
         if value is None:
             continue
@@ -182,12 +183,17 @@ def describe(
         penalty = False
         if not value.graph:
             depends, cut, penalty = depends_on(trace, value.token, trained)
+        if op is not None and "_value" in op.options:  # a tensor made from a Python number
+            depends, cut = _number_depends(trace, trained, op.order)
+            number = float(op.options["_value"])
+            terms.append(Term(op.name, op.site, part.factor, 1, False, "number", number, (), depends, cut))
+            continue
         terms.append(
             Term(
                 op.name if op else "input",
                 op.site if op else NOWHERE,
                 part.factor,
-                _times(counts, part.token),
+                _times(counts, same[part.token]),
                 value.graph,
                 "tensor",
                 None,
@@ -203,6 +209,24 @@ def describe(
             )
         )
     return tuple(terms)
+
+
+def _made_alike(trace: Trace, parts: list[Part]) -> dict[int, int]:
+    """For each part the first one that is the same: the same tensor, or made from the same tensors by the same way."""
+    first: dict[int, int] = {}
+    for part in parts:
+        if part.token is None or part.token in first:
+            continue
+        value = trace.values.get(part.token)
+        alike = part.token
+        if value is not None and value.graph and value.op is not None:
+            for other in dict.fromkeys(first.values()):
+                known = trace.values.get(other)
+                if known is not None and known.graph and _same(trace, other, part.token, [64]):
+                    alike = other
+                    break
+        first[part.token] = alike
+    return first
 
 
 def _times(counts: Counter[tuple[int, bool, tuple[int, ...]]], token: int) -> int:
@@ -662,6 +686,7 @@ def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
         or x.op.name in _RANDOM | _PARTS
         or x.op.inplace
         or y.op.inplace
+        or "_untold" in x.op.options
     ):
         return False
     if not x.op.ins or len(x.op.ins) != len(y.op.ins) or _numbers(x.op) != _numbers(y.op):

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._identity import WeakTable
-from gradledger.ledger._naming import ELEMENTWISE, EXITS, VIEWS, canonical, is_inplace, raw_name
+from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, VIEWS, canonical, is_inplace, raw_name
 from gradledger.ledger._recorder import Recorder
 
 # Python API of torch for its mode stack, without type annotations
@@ -34,12 +34,15 @@ _push: Callable[[Any], None] = vars(overrides)["_push_mode"]
 
 KEPT_ITERATIONS = 2  # older values are forgotten
 MAX_OPS = 20_000  # an iteration with more operations than this is watched no further
+MAX_ARRAYS = 16  # arrays over graph values that are looked at in one iteration, and their largest size
+MAX_ARRAY = 1_000_000
 _SIMPLE = (bool, int, float, str)
 
 
 @dataclass(slots=True)
 class Call:
-    """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph."""
+    """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
+    `used`: its values went into a walked loss, through a graph or cut off."""
 
     number: int
     module: int
@@ -59,6 +62,7 @@ class Call:
     then: str = ""
     then_site: Site = NOWHERE
     gap: int = 0
+    used: bool = False
     closed: bool = False
 
     @property
@@ -142,6 +146,29 @@ class AliasWrite:
     base_site: Site
 
 
+@dataclass(slots=True)
+class ArrayAlias:
+    """An array that shares memory with a graph value; writes into it are seen by what they leave behind."""
+
+    array: weakref.ref[Any]
+    before: tuple[float, float]
+    site: Site
+    alias: Alias
+
+    @property
+    def written(self) -> bool:
+        """Whether the elements are no longer those that the array was made with."""
+        array = self.array()
+        return array is not None and fingerprint(array) != self.before
+
+
+def fingerprint(array: Any) -> tuple[float, float]:
+    """Two sums of the elements; equal ones mean equal elements, as far as a program goes."""
+    flat = array.astype("float64").ravel()
+    flat[~(abs(flat) < 1e300)] = 0.0
+    return float(flat.sum()), float(flat @ flat)
+
+
 @dataclass
 class Listeners:
     """What the trace tells others, as it happens.  Each list is called in order; errors are contained."""
@@ -170,6 +197,7 @@ class Trace:
         self.aliases: dict[int, Alias] = {}
         self.param_aliases: dict[int, weakref.ref[torch.Tensor]] = {}
         self.alias_writes: list[AliasWrite] = []
+        self.arrays: list[ArrayAlias] = []
         self.calls: dict[int, Call] = {}
         self.stack: list[Call] = []
         self.depth = 0
@@ -250,6 +278,7 @@ class Trace:
                 self.calls = dict(list(self.calls.items())[-2048:])
         self.exits = self.exits[-256:]
         self.alias_writes = self.alias_writes[-64:]
+        self.arrays.clear()
 
     # ------------------------------------------------------------------ look-ups
 
@@ -381,7 +410,10 @@ class Trace:
         if name in EXITS:
             if ins:
                 self.order += 1
-                self.exits.append(Exit(name, self.token_of(ins[0]), _site.here(2), self.order))
+                leaving = self.token_of(ins[0])
+                self.exits.append(Exit(name, leaving, _site.here(2), self.order))
+                if name == "numpy" and leaving in self.aliases:
+                    self._note_array(out, self.aliases[leaving])
             return
         outs = _tensors(out)
         if not outs:
@@ -404,6 +436,10 @@ class Trace:
         numbers = tuple(a for a in args if isinstance(a, _SIMPLE) or a is None)
         if numbers and not operands:
             options["_args"] = numbers
+        if not _all_told((*args, *kwargs.values())):
+            options["_untold"] = True
+        if name in FACTORIES and not ins and outs[0].numel() == 1 and outs[0].device.type == "cpu":
+            options["_value"] = float(outs[0].detach().item())
         op = self._op(name, site, tokens, operands, options, torch.is_grad_enabled())
         op.inplace = inplace
         results: list[Value] = []
@@ -429,6 +465,22 @@ class Trace:
                 self._frames_seen.add(id(frame))
                 for look in self.listeners.user_frame:
                     look(frame)
+
+    def _note_array(self, array: Any, alias: Alias) -> None:
+        if len(self.arrays) < MAX_ARRAYS and array.size <= MAX_ARRAY and array.dtype.kind == "f":
+            self.arrays.append(ArrayAlias(weakref.ref(array), fingerprint(array), _site.here(3), alias))
+
+    def written_arrays(self) -> list[AliasWrite]:
+        """Writes into graph values by way of arrays, since the arrays were made."""
+        found = []
+        for array in [a for a in self.arrays if a.written]:
+            self.arrays.remove(array)
+            base = self.values.get(array.alias.base)
+            if base is not None and base.node:
+                name, site = (base.op.name, base.op.site) if base.op is not None else ("", NOWHERE)
+                alias = Alias(array.alias.base, "numpy", array.site)
+                found.append(AliasWrite("array write", array.site, alias, base.node, name, site))
+        return found
 
     def _note_aliases(
         self,
@@ -545,6 +597,9 @@ class Trace:
             if isinstance(out, torch.Tensor) and _site.is_user_code(caller.f_code):
                 for listener in self.listeners.grad_read:
                     listener(tensor, out, caller)
+                if not out.requires_grad:  # a gradient that backward left: what is made of it is a constant
+                    op = self._op("autograd_grad", _site.here(2), (), (), {}, True)
+                    self._enter(self.tokens.renumber(out), out, op).grad_input = True
         elif isinstance(out, torch.Tensor) and attribute in ("data", "T", "mT", "real", "imag", "H"):
             op = self._op(attribute, _site.here(2), (self.token_of(tensor),), (), {}, torch.is_grad_enabled())
             result = (
@@ -587,6 +642,15 @@ def _is_followed(tensor: torch.Tensor) -> bool:
     if isinstance(tensor, torch.nn.Parameter) or not tensor.requires_grad:
         return True
     return not tensor._is_view() and tensor.is_leaf
+
+
+def _all_told(arguments: tuple[Any, ...]) -> bool:
+    """Whether an operation is told in full by its tensors and plain arguments."""
+    return all(
+        a is None or isinstance(a, (torch.Tensor, *_SIMPLE))
+        or (isinstance(a, (list, tuple)) and all(isinstance(x, torch.Tensor) for x in a))
+        for a in arguments
+    )  # fmt: skip
 
 
 def _node_number(tensor: torch.Tensor) -> int:

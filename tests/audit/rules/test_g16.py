@@ -19,11 +19,34 @@ def test_a_rollout() -> None:
     assert finding.count == 64
 
 
-@pytest.mark.parametrize(("training", "in_a_row", "found"), [(True, 3, 0), (True, 4, 1), (False, 1, 0), (False, 2, 1)])
-def test_a_row_must_be_longer_in_train_mode(training: bool, in_a_row: int, found: int) -> None:
-    run, net, _ = trained()
-    discarded(run, net, 40, in_a_row, training=training)
-    assert len(judge(g16, run)) == found
+@pytest.mark.parametrize(
+    ("training", "then", "used", "least"),
+    [
+        (True, "detach", 40, 4),  # a target or a critic's input
+        (False, "detach", 40, 4),
+        (True, "item", 0, 2),  # a target that left as a number
+        (True, "argmax", 0, 1),  # a choice of an action
+        (False, "", 0, 1),  # a validation
+    ],
+)
+def test_what_became_of_the_values_says_how_long_a_row_must_be(
+    training: bool, then: str, used: int, least: int
+) -> None:
+    for in_a_row, found in ((least - 1, 0), (least, 1)):
+        run, net, _ = trained()
+        discarded(run, net, 40, in_a_row, training=training, then=then, used=used)
+        assert len(judge(g16, run)) == found
+
+
+def test_a_training_step_whose_loss_lost_its_graph_is_another_rule() -> None:
+    run, net, opt = trained()
+    for _ in range(4):
+        run.backward(run.leaf(line=7), line=8, root_is_leaf=True)
+        run.step(opt, line=9)
+    discarded(run, net, 40, 8)
+    assert judge(g16, run) == []
+    iterate(run, net, opt, 1, ())
+    assert len(judge(g16, run)) == 1
 
 
 def test_few_calls_walked_lines_and_inputs_with_a_graph_are_silent() -> None:

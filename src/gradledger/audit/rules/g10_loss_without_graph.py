@@ -33,7 +33,7 @@ from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Cut, Event, Step
+from gradledger.core.events import Backward, Cut, Event, GradFlagSet, Step
 from gradledger.core.site import Frame, Site
 
 RULE = Rule(
@@ -42,7 +42,7 @@ RULE = Rule(
     "gradient lifecycle",
     "The loss is not connected to any trained parameter, so backward changes nothing (or raises).",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, Step)
+LISTENS: tuple[type[Event], ...] = (Backward, Step, GradFlagSet)
 
 _SWITCH = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(\s*(mode\s*=\s*)?False")
 _NUMBERS = frozenset({"item", "float", "int", "tolist", "numpy"})
@@ -73,6 +73,7 @@ class State:
     lines: dict[tuple[str, int], _Line] = field(default_factory=dict)
     waiting: set[tuple[str, int]] = field(default_factory=set)
     raised: Backward | None = None
+    frozen: GradFlagSet | None = None
 
 
 def init() -> State:
@@ -88,6 +89,10 @@ def update(state: State, event: Event, world: World) -> None:
                     state.lines[key].steps += 1
                     state.lines[key].empty += sum(len(life.tensors) for life in alive)
             state.waiting.clear()
+        return
+    if isinstance(event, GradFlagSet):
+        if not event.value and event.site.file:
+            state.frozen = event
         return
     if not isinstance(event, Backward) or event.method != "backward":
         return
@@ -183,6 +188,13 @@ def _loud(state: State, world: World) -> Finding | None:
             f"Grad mode is off while the loss is computed (line {off.line}), so `backward()` at line {event.site.line} "
             "finds no graph and raises."
         )
+    elif cut is None and state.frozen is not None and _all_frozen(world):
+        site = state.frozen.site
+        fix = "leave requires_grad on for the parameters that are to be trained"
+        message = (
+            f"Every trained parameter is frozen here, so the loss carries no graph and `backward()` at line "
+            f"{event.site.line} raises."
+        )
     else:
         root = event.root_site if event.root_site.file else event.site
         site = cut.site if cut is not None and cut.site.file else root
@@ -199,6 +211,11 @@ def _loud(state: State, world: World) -> Finding | None:
         evidence=evidence,
         iteration=event.iteration,
     )
+
+
+def _all_frozen(world: World) -> bool:
+    held = [world.tensor(t) for info in world.optimizers.values() for t in info.tensors]
+    return bool(held) and not any(tensor.requires_grad for tensor in held)
 
 
 def _fix(cut: Cut | None) -> str:

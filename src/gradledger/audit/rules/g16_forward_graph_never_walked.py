@@ -10,8 +10,9 @@ nothing, and memory that grows when the outputs are collected first and detached
 
 ## How it is found
 The outputs of forward calls that the program itself makes are followed until their graph is freed.  A line is reported
-when none of its calls was ever walked, at least 8 were thrown away, and several of them in a row without a reverse pass
-in between: a phase of the program, not a step of training.
+when none of its calls was ever walked and at least 8 were thrown away.  When their values went into a loss all the same
+(a target, a critic's input), or left as a number within a training step, several in a row without a reverse pass in
+between are asked for: a phase of the program, not a step of training.
 
 ## Near misses
 - A target computed with grad and detached inside the training step, `y = r + gamma * value(s2).detach()`.
@@ -44,8 +45,11 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (GraphDiscarded, Backward)
 
 _LEAST = 8  # calls
-_IN_A_ROW = 4  # calls without a reverse pass between them, in train mode ...
-_IN_A_ROW_EVAL = 2  # ... and in eval mode, where a short validation set gives few
+_IN_A_ROW = 4  # calls without a reverse pass between them, when a loss was computed from their values ...
+_IN_A_ROW_UNUSED = 2  # ... and when none was, in train mode
+_CHOICES = frozenset(
+    {"argmax", "argmin", "max", "topk", "multinomial", "sample", "sort", "gt", "lt", "ge", "le", "round"}
+)
 _WALKED_LINES = 4000
 
 _Chain = tuple[tuple[str, int], ...]
@@ -53,11 +57,14 @@ _Chain = tuple[tuple[str, int], ...]
 
 @dataclass(slots=True)
 class State:
-    """`latest`: account of each calling line (innermost frames); `walked`: lines whose calls some pass walked."""
+    """`latest`: account of each calling line (innermost frames); `walked`: lines whose calls some pass walked;
+    `reached`: tensors that some pass gave a gradient; `lost`: some pass reached no optimizer's tensor."""
 
     latest: dict[_Chain, GraphDiscarded] = field(default_factory=dict)
     first: dict[_Chain, int] = field(default_factory=dict)
     walked: set[tuple[str, int]] = field(default_factory=set)
+    reached: set[int] = field(default_factory=set)
+    lost: bool = False
 
 
 def init() -> State:
@@ -69,6 +76,9 @@ def update(state: State, event: Event, world: World) -> None:
         for call in event.calls:
             if len(state.walked) < _WALKED_LINES:
                 state.walked.add(call.site.key())
+        if event.method == "backward":
+            state.lost |= not any(world.holders(tensor) for tensor in event.leaves)
+            state.reached.update(event.leaves)
     elif isinstance(event, GraphDiscarded):
         chain = _chain(event.site)
         state.latest[chain] = event
@@ -82,13 +92,22 @@ def _chain(site: Site) -> _Chain:
 def finish(state: State, world: World) -> list[Finding]:
     places: dict[tuple[str, str, str], list[tuple[Site, GraphDiscarded, int]]] = {}
     for chain, event in state.latest.items():
-        least = _IN_A_ROW if event.training else _IN_A_ROW_EVAL
-        if event.walked or event.inputs_need_grad or event.calls < _LEAST or event.in_a_row < least:
+        if event.walked or event.inputs_need_grad or event.calls < _LEAST or event.in_a_row < _least_in_a_row(event):
             continue
+        if state.lost and not state.reached.intersection(world.tensors_of(event.module)):
+            continue  # a training step whose loss lost its graph (GL-G10)
         site = _line_to_edit(event.site, state.walked)
         place = (site.file, site.function, "eval" if not event.training else "train")
         places.setdefault(place, []).append((site, event, state.first[chain]))
     return [_finding(group, world) for group in places.values()]
+
+
+def _least_in_a_row(event: GraphDiscarded) -> int:
+    if event.used:
+        return _IN_A_ROW
+    if event.training and event.then not in _CHOICES:
+        return _IN_A_ROW_UNUSED  # `gamma * value(s2).item()` within a training step is a target all the same
+    return 1
 
 
 def _line_to_edit(site: Site, walked: set[tuple[str, int]]) -> Site:

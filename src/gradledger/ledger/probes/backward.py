@@ -285,6 +285,7 @@ class _Probe:
     def _alias_writes(self, one: _Pass) -> None:
         if one.walk is None:
             return
+        self.trace.alias_writes += self.trace.written_arrays()
         for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
             self.trace.alias_writes.remove(write)
             self.recorder.emit(

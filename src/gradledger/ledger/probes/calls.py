@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from gradledger.core.events import GradientsRead, ModuleCalled, ModuleUsed
 from gradledger.core.site import Site
 from gradledger.ledger import _site, _terms
+from gradledger.ledger._graph import mark
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Call, Op, Value
@@ -24,6 +25,7 @@ from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
+MANY_CALLS = 256  # waiting calls at which those whose graph is gone are settled, even when no iteration passes
 CHECKED_ITERATIONS = 20  # in these the inputs of calls are looked at for values that are not finite
 MAX_CHECKED = 1_000_000  # elements
 # In eval mode these choose a fused path only when no torch function mode is active: ours steps aside for the call.
@@ -151,7 +153,7 @@ class _Probe:
             call.outputs = tuple(tokens)
         made = [t.grad_fn for t in tensors if t.requires_grad and t.grad_fn is not None]
         call.nodes = tuple(node._sequence_nr() for node in made)
-        call.marks = tuple(_mark(node) for node in made)
+        call.marks = tuple(mark(node) for node in made)
         call.elements = sum(t.numel() for t in tensors)
         self.trace.calls[call.number] = call
         self.recorder.emit(
@@ -165,6 +167,8 @@ class _Probe:
             inputs_need_grad=call.inputs_need_grad,
             batch=call.batch,
         )
+        if len(self.trace.calls) >= MANY_CALLS and call.number % 64 == 0:
+            self.session.many_calls()
         self.recorder.call_done()
 
     # ------------------------------------------------------------------ listeners of the trace
@@ -210,16 +214,6 @@ def _not_finite(tensor: torch.Tensor) -> bool:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.numel() > MAX_CHECKED:
         return False
     return tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum()))
-
-
-class _Mark:
-    """Lives as long as the graph node in whose metadata it lies; the Python object of a node dies sooner."""
-
-    __slots__ = ("__weakref__",)
-
-
-def _mark(node: Any) -> weakref.ref[Any]:
-    return weakref.ref(node.metadata.setdefault("gradledger", _Mark()))
 
 
 def _flat(value: Any, depth: int = 0) -> list[torch.Tensor]:

@@ -6,7 +6,6 @@ import gc
 import math
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from gradledger.core.events import Broadcast, GraphDiscarded, GraphsAlive
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _terms
 from gradledger.ledger._broadcasts import Wide, reached
+from gradledger.ledger._graph import mark
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
@@ -23,7 +23,7 @@ from gradledger.ledger._trace import Call, Op, Trace, Value
 
 OLD_AFTER = 3  # iterations after which a graph should be gone
 LOOKED_AT = 8  # results of one line looked at for that
-KEPT_CALLS = 256  # open calls at which the account is closed even when no iteration passes (an evaluation loop)
+MAX_USED = 20_000  # values looked through for the calls that a loss was computed from
 MAX_WIDE = 64  # broadcasts remembered at a time
 MAX_CHECKED = 1_000_000  # elements of a tensor that is checked for risky values
 CHECKED_ITERATIONS = 20
@@ -45,6 +45,7 @@ class _Line:
     gap: int = -1
     run: int = 0
     in_a_row: int = 0
+    used: int = 0
     then: Counter[tuple[str, Site]] = field(default_factory=Counter)
     inputs_need_grad: bool = False
     elements: int = 0
@@ -57,9 +58,10 @@ class _Probe:
         self.recorder = session.recorder
         self.trace = session.trace
         self.lines: dict[tuple[Any, ...], _Line] = {}
-        self.roots: dict[tuple[str, int], deque[tuple[int, weakref.ref[torch.Tensor], Site]]] = {}
+        self.roots: dict[tuple[str, int], deque[tuple[int, weakref.ref[Any], Site]]] = {}
         self.outputs: dict[tuple[Any, ...], deque[tuple[int, weakref.ref[Any], Site]]] = {}
         self.alive_reported: Counter[tuple[Any, ...]] = Counter()
+        self.confirmed: set[tuple[Any, ...]] = set()
         self.growing: Counter[tuple[str, int]] = Counter()
         self.risky: dict[tuple[str, int], tuple[str, Site, str]] = {}
         self.risky_iteration = -1
@@ -104,6 +106,7 @@ class _Probe:
         line.gap = call.gap
         line.in_a_row = max(line.in_a_row, line.run)
         line.inputs_need_grad = line.inputs_need_grad or call.inputs_need_grad
+        line.used += call.used
         line.elements = max(line.elements, call.elements)
         if call.then:
             line.then[(call.then, call.then_site)] += 1
@@ -127,6 +130,7 @@ class _Probe:
             inputs_need_grad=line.inputs_need_grad,
             elements=line.elements,
             in_a_row=line.in_a_row,
+            used=line.used,
         )
 
     def end(self) -> None:
@@ -143,30 +147,50 @@ class _Probe:
             return
         key = site.key()
         line = self.roots.setdefault(key, deque(maxlen=LOOKED_AT + OLD_AFTER))
-        line.append((self.recorder.iteration, weakref.ref(root), site))
+        if not line or line[-1][0] != self.recorder.iteration:
+            line.append((self.recorder.iteration, mark(root.grad_fn), site))
+        if self.trace.active:
+            self._use(root)
+            if self.wide:
+                self._reached_by(root)
         if self.recorder.iteration % 4 == 0:
             self._look_for_kept()
         if self.recorder.calls % 16 == 0:
             self.judge_calls()
-        if self.trace.active and self.wide:
-            self._reached_by(root)
+
+    def _use(self, root: torch.Tensor) -> None:
+        """Mark the calls whose values went into this loss, whether or not a gradient can flow back into them."""
+        waiting = [c for c in self.trace.calls.values() if not c.walked and not c.used]
+        if not waiting:
+            return
+        queue = [self.trace.value_of(root).token]
+        seen = set(queue)
+        while queue and len(seen) < MAX_USED:
+            value = self.trace.values.get(queue.pop())
+            if value is None:
+                continue
+            if value.call is not None:
+                value.call.used = True
+            for token in value.op.ins if value.op is not None else ():
+                if token not in seen:
+                    seen.add(token)
+                    queue.append(token)
 
     def _look_for_kept(self) -> None:
         for key, roots in self.roots.items():
-            self._look_alive(key, "loss", roots, _has_graph)
+            self._look_alive(key, "loss", roots)
         for place, outputs in self.outputs.items():
-            self._look_alive((*place, "output"), "output", outputs, _is_there)
+            self._look_alive((*place, "output"), "output", outputs)
 
     def _look_alive(
         self,
         key: tuple[Any, ...],
         what: str,
         line: deque[tuple[int, weakref.ref[Any], Site]],
-        alive_now: Callable[[Any], bool],
     ) -> None:
         """Report a line nearly all of whose results of earlier iterations still have their graph."""
         for attempt in (0, 1):
-            old = [(alive_now(ref()), site) for i, ref, site in line if self.recorder.iteration - i >= OLD_AFTER]
+            old = [(ref() is not None, site) for i, ref, site in line if self.recorder.iteration - i >= OLD_AFTER]
             alive = sum(a for a, _ in old)
             if len(old) < LOOKED_AT - 2 or alive < len(old) - 1:
                 return
@@ -174,7 +198,10 @@ class _Probe:
                 seen = self.alive_reported[key] = self.alive_reported[key] + 1
                 if seen & (seen - 1):
                     return
+                if key in self.confirmed:
+                    break
                 gc.collect()  # a reference cycle that waits for the collector is no history
+        self.confirmed.add(key)
         site = old[-1][1]
         self.recorder.emit(GraphsAlive, site, what=what, alive=alive, looked=len(old), age=OLD_AFTER, made_site=site)
 
@@ -230,13 +257,7 @@ class _Probe:
         if a is None or b is None or op.name == "where":
             return
         left, right = a.shape, b.shape
-        out = (
-            result.shape
-            if op.name in _ARITHMETIC
-            else _joined(left, right)
-            if op.name in _PAIRWISE
-            else left
-        )
+        out = result.shape if op.name in _ARITHMETIC else _joined(left, right) if op.name in _PAIRWISE else left
         if left == right or not _outer(left, right, tuple(out)):
             return
         if len(self.wide) >= MAX_WIDE:
@@ -310,14 +331,6 @@ class _Probe:
             self.recorder.suspicious()
 
 
-def _has_graph(tensor: Any) -> bool:
-    return tensor is not None and tensor.grad_fn is not None
-
-
-def _is_there(mark: Any) -> bool:
-    return mark is not None
-
-
 def _joined(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that two shapes broadcast to."""
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
@@ -363,6 +376,12 @@ def _edge_of_one(tensor: torch.Tensor, args: Any) -> str:
     )
 
 
+def _all_masked(tensor: torch.Tensor, args: Any) -> str:
+    if not tensor.dim() or not tensor.numel() or not bool(torch.isneginf(tensor.amin())):
+        return ""
+    return "a whole row is -inf" if bool(torch.isneginf(tensor.amax(dim=-1)).any()) else ""
+
+
 def _root_power(tensor: torch.Tensor, args: Any) -> str:
     exponent = args[1] if len(args) > 1 else None
     if isinstance(exponent, (int, float)) and exponent < 1 and exponent != 0 and bool((tensor == 0).any()):
@@ -386,6 +405,9 @@ _RISKS = {
     "reciprocal": _divides_by_zero,
     "acos": _edge_of_one,
     "asin": _edge_of_one,
+    "softmax": _all_masked,
+    "log_softmax": _all_masked,
+    "logsumexp": _all_masked,
     "arccos": _edge_of_one,
     "arcsin": _edge_of_one,
     "atanh": _edge_of_one,
@@ -404,6 +426,7 @@ def install(session: Session) -> Undo:
     session.step_done.append(probe.judge_calls)
     session.at_end.append(probe.end)
     session.suspect = probe.suspect
+    session.many_calls = probe.judge_calls
 
     def undo() -> None:
         session.trace.listeners.op.remove(probe.op_seen)
