@@ -78,7 +78,7 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                     "held": len(optimizer.tensors),
                     "held_of_freed_modules": freed,
                     "steps_without_gradient": optimizer.steps,
-                    "filled_no_optimizer": len(leaves),
+                    "filled_unheld": len(leaves),
                     "reverse_passes": first.fills,
                 },
                 count=optimizer.steps,

@@ -46,7 +46,7 @@ METRIC = ("ReduceLROnPlateau",)
 @dataclass(slots=True)
 class Watched:
     """One scheduler.  `early`: its first call came before any step of its optimizer; `regular`: every later call came
-    from the same line and had optimizer steps before it; `changed_at`: the first call seen to change the rate; `between`:
+    from the same line and had optimizer steps before it; `changed_at`: the first call that changed the rate; `between`:
     calls with a filled gradient waiting for its step."""
 
     site: Site

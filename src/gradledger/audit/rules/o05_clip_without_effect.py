@@ -51,12 +51,14 @@ ENOUGH = 3  # calls that must have touched nothing before parameters are called 
 @dataclass(slots=True)
 class Open:
     """The latest call from one line, until the next one.  `filled_after`: a reverse pass wrote gradients since; `used`:
-    a step held some of its tensors; `stepped`: a step used gradients that stood before the call."""
+    a step held some of its tensors; `stepped`: a step used gradients that stood before the call; `followed`: a step used
+    gradients that were filled after it."""
 
     event: ev.Clip
     filled_after: bool = False
     used: bool = False
     stepped: bool = False
+    followed: bool = False
 
 
 @dataclass(slots=True)
@@ -141,6 +143,8 @@ def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
         opened.used = True
     elif filled and not opened.filled_after:
         opened.stepped = True
+    elif filled:
+        opened.followed = True
 
 
 def _close(line: Line) -> None:
@@ -164,7 +168,7 @@ def _outcome(opened: Open) -> str:
         return "effective" if opened.used or not opened.stepped else "elsewhere"
     if opened.stepped:
         return "elsewhere"
-    return "before" if opened.filled_after else "idle"
+    return "before" if opened.followed else "idle"
 
 
 def finish(state: State, world: World) -> list[Finding]:
