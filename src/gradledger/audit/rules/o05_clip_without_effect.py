@@ -51,7 +51,7 @@ ENOUGH = 3  # calls that must have touched nothing before parameters are called 
 @dataclass(slots=True)
 class Open:
     """The latest call from one line, until the next one.  `filled_after`: a reverse pass wrote gradients since; `used`:
-    a step held some of its tensors; `stepped`: a step used gradients that stood before the call; `followed`: a step used
+    a step held some of its tensors; `stepped`: a step used gradients that stood before it; `followed`: a step used
     gradients that were filled after it."""
 
     event: ev.Clip
