@@ -270,3 +270,67 @@ def sharing_lines(file: str) -> list[int]:
         elif isinstance(node, ast.Call) and last_name(node.func) == "load_state_dict":
             found += [node.lineno for k in node.keywords if k.arg == "assign" and getattr(k.value, "value", False)]
     return sorted(found)
+
+
+def due_every(file: str, line: int) -> float | None:
+    """How many steps a conditional line may have to wait: the largest plain number in the conditions around it.
+
+    Names in a condition are looked up among the numbers that the file gives to them (assignments, defaults, keyword
+    arguments, command-line defaults; the smallest counts).  0 when the line stands under no condition; None when a
+    condition holds nothing whose number is known.
+    """
+    tree = parsed(file)
+    tests = [
+        node.test
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.If) and any(_covers(part, line) for part in node.body) and not _is_main(node.test)
+    ]
+    if not tests:
+        return 0
+    assert tree is not None
+    numbers: list[float] = []
+    known = _numbers(tree)
+    for test in tests:
+        for node in ast.walk(test):
+            if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+                numbers.append(node.value)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) in known:
+                numbers.append(known[last_name(node)])
+    return max((n for n in numbers if n > 1), default=None)
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _is_main(test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
+
+
+def _numbers(tree: ast.Module) -> dict[str, float]:
+    """The smallest plain number that the file gives to each name."""
+    found: dict[str, float] = {}
+
+    def give(name: str, value: ast.expr | None) -> None:
+        if name and isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and value.value > 1:
+            found[name] = min(value.value, found.get(name, value.value))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for name, value in _bindings(node):
+                give(name, value)
+        elif isinstance(node, ast.AnnAssign):
+            give(last_name(node.target), node.value)
+        elif isinstance(node, ast.arguments):
+            places = [*node.posonlyargs, *node.args]
+            for place, default in zip(places[len(places) - len(node.defaults) :], node.defaults, strict=True):
+                give(place.arg, default)
+            for place, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                give(place.arg, value)
+        elif isinstance(node, ast.Call):
+            option = node.args[0] if last_name(node.func) == "add_argument" and node.args else None
+            for keyword in node.keywords:
+                give(keyword.arg or "", keyword.value)
+                if keyword.arg == "default" and isinstance(option, ast.Constant) and isinstance(option.value, str):
+                    give(option.value.lstrip("-").replace("-", "_"), keyword.value)
+    return found

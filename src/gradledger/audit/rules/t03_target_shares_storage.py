@@ -104,8 +104,7 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
     origins = {one.first.source for one in group}
     met = _meeting(targets, origins, watch, world)
     again = max(len(one.iterations) for one in group)
-    began = min(one.first.iteration for one in group)
-    if met is None and again < 2 and began == 0:
+    if met is None and not (_whole_network(targets, origins, world) and (again > 1 or _late(group))):
         return None
     first = group[0].first
     callers = [Site(f.file, f.line, f.function) for f in first.site.callers[:2]]
@@ -129,6 +128,18 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
         count=max(one.count for one in group),
         iteration=first.iteration,
     )
+
+
+def _late(group: list[_Shared]) -> bool:
+    """Sharing that began while training went on (a look at the memory finds what was there before at iteration 1)."""
+    return min(one.first.iteration for one in group) > (1 if any(one.first.how == "found" for one in group) else 0)
+
+
+def _whole_network(targets: set[int], origins: set[int], world: World) -> bool:
+    """All parameters of one network are bound to another network: no tying of single layers, none inside one model."""
+    roots = {r for t in targets for r in world.owner_roots(t)}
+    others = {r for t in origins for r in world.owner_roots(t)}
+    return not roots & others and any(set(world.tensors_of(r)) <= targets for r in roots)
 
 
 def _where(event: StorageShared, world: World) -> tuple[Site, list[Site]]:

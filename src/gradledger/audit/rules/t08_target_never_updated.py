@@ -44,6 +44,8 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Copied, StateLoaded, ValuesCompared)
 
 _PATIENCE = 50  # optimizer steps without any update before the source is asked
+_LOADS = 8
+_LONG = 1000  # ... and before a condition that cannot be read counts as one that never comes true
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class State:
     watch: Watch = field(default_factory=Watch)
     effects: dict[tuple[int, int, tuple[str, int]], _Effect] = field(default_factory=dict)
     ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
+    loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)
 
@@ -81,6 +84,9 @@ def update(state: State, event: Event, world: World) -> None:
         _ran(state, event.site)
     elif isinstance(event, StateLoaded):
         _ran(state, event.site)
+        if event.owner == "module" and event.iteration > 0:
+            state.loads.setdefault(event.ident, []).append(event)
+            del state.loads[event.ident][_LOADS:]
     elif isinstance(event, ValuesCompared):
         if event.changed:
             state.moved.add(event.module)
@@ -289,7 +295,7 @@ def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
             continue
         if met.target in state.moved or state.still.get(met.target, 0) < _PATIENCE - 5:
             continue
-        lines = _pending(met, state, world)
+        lines = _pending(met, state, world) or _idle_loads(met.target, state, world)
         if lines:
             found.append((_never(met, lines, world), met.target))
     return found
@@ -304,12 +310,26 @@ def _pending(met: Meeting, state: State, world: World) -> list[Site]:
     if label.isidentifier():
         names.add(label)
     files = dict.fromkeys(s.file for s in (met.target_site, made_at(met.target, world), met.site) if s.file)
-    return [
-        Site(file, line, "")
-        for file in files
-        for line in _code.update_lines(file, names)
-        if (file, line) not in state.ran
-    ]
+    steps = world.iteration - met.first_iteration
+    found = []
+    for file in files:
+        for line in _code.update_lines(file, names):
+            if (file, line) in state.ran:
+                continue
+            due = _code.due_every(file, line)
+            if due is None and steps >= _LONG:
+                due = 0
+            if due is None or due > steps:
+                return []  # its turn may not have come yet
+            found.append(Site(file, line, ""))
+    return found
+
+
+def _idle_loads(module: int, state: State, world: World) -> list[Site]:
+    """Lines that load a state into the target again and again, which stays the same for all that."""
+    mine = {module, *world.descendants(module), *world.ancestors(module)}
+    loads = [e for ident, events in state.loads.items() if ident in mine for e in events if e.site.file]
+    return list({e.site.key(): e.site for e in loads}.values()) if len(loads) > 1 else []
 
 
 def _remade(module: int, known: list[Link], world: World) -> bool:

@@ -36,7 +36,7 @@ from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import Registry, tree_tensors
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Op
-from gradledger.ledger._values import buffers_that_differ, floating_buffers, print_of, same_memory
+from gradledger.ledger._values import buffers_that_differ, elements, floating_buffers, print_of, same_memory
 from gradledger.ledger.probes.modules import register_tree
 
 # A write is part of an update while only these come between.
@@ -66,6 +66,7 @@ class Copies:
         self.updates: dict[tuple[int, int], _Update] = {}
         self.captured: list[tuple[torch.Tensor, torch.Tensor, float | None]] | None = None
         self.prints: dict[int, tuple[float, ...]] = {}
+        self.buffers: dict[int, dict[str, tuple[float, ...] | None]] = {}
         self.often = Often()
         self.shared: Counter[tuple[int, int]] = Counter()
 
@@ -146,7 +147,7 @@ def tell(
             if changed is None and before is not None:
                 changed = seen != before
             if sources is not None and sources is not targets:
-                differ = buffers_that_differ(sources, targets)
+                differ = _left_behind(copies, target, buffers, buffers_that_differ(sources, targets))
     if len(copies.prints) > 4096:
         copies.prints = {n: p for n, p in copies.prints.items() if recorder.modules.get(n) is not None}
     written = {t for _, t in pairs}
@@ -164,6 +165,24 @@ def tell(
         buffers_followed=sum(recorder.tensors.find(b) in written for b in buffers.values()),
         buffers_differ=differ,
     )
+
+
+def _left_behind(
+    copies: Copies, target: int, buffers: dict[str, torch.Tensor], differ: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Of buffers that differ from the source's, those that do not move by themselves (noise, statistics of its own)."""
+    if len(copies.buffers) > 4096:
+        copies.buffers.clear()
+    known = copies.buffers.setdefault(target, {})
+    left = []
+    for name in differ:
+        now = elements(buffers[name]) if name in buffers else ()
+        before = known.setdefault(name, now)
+        if before is None or before != now:
+            known[name] = None  # moves for good
+        else:
+            left.append(name)
+    return tuple(left)
 
 
 def tell_shared(

@@ -15,7 +15,8 @@ from gradledger.ledger._session import Session
 MAX_MODULES = 32
 MAX_PARAMETERS = 6  # of one module, spread evenly
 MAX_ELEMENTS = 24  # of one parameter, spread evenly
-FOLLOWED_FROM = 20  # iterations in which modules are taken in
+ROUNDING = 1e-5  # relative change that counts as none
+TAKEN_IN_UNTIL = 20  # iterations in which modules are taken in
 LOOKS = (12, 25, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 50_000, 100_000)
 
 _Print = tuple[tuple[float, ...], ...]
@@ -37,7 +38,7 @@ class _Probe:
     def take_in(self) -> None:
         """Follow what was called since; before a reverse pass, while these calls are still on the books."""
         iteration = self.recorder.iteration
-        if iteration > FOLLOWED_FROM:
+        if iteration > TAKEN_IN_UNTIL:
             return
         for call in list(self.session.trace.calls.values())[-MAX_MODULES:]:
             number = call.module
@@ -56,7 +57,7 @@ class _Probe:
             if now is None:
                 del self.prints[number]
                 continue
-            changed = now != before
+            changed = _differ(before, now)
             self.recorder.emit(ValuesCompared, NOWHERE, module=number, since=since, changed=changed)
             if changed:
                 del self.prints[number]
@@ -79,6 +80,18 @@ class _Probe:
     def end(self) -> None:
         if self.recorder.iteration != self.looked_at:
             self._look()
+
+
+def _differ(before: _Print, now: _Print) -> bool:
+    """Whether some element moved by more than rounding does (`t = t * (1 - tau) + t * tau` does not count)."""
+    if [len(p) for p in before] != [len(p) for p in now]:
+        return True
+    return any(
+        abs(a - b) > ROUNDING * max(abs(a), abs(b))
+        for old, new in zip(before, now, strict=True)
+        for a, b in zip(old, new, strict=True)
+        if a != b
+    )
 
 
 def _elements(parameter: torch.Tensor) -> tuple[float, ...]:
