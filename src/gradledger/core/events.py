@@ -654,8 +654,7 @@ class Copied(Event):
     hard); `pairs`: (source tensor, target tensor); `changed`: values of the target really changed (None: not looked
     at); `same`: source and target are the same module; `buffers`: floating buffers of the target's tree;
     `buffers_followed`: how many of them were copied too; `buffers_differ`: names of buffers whose values differ from
-    the source's after the
-    copy."""
+    the source's after the copy and that do not move by themselves."""
 
     KIND: ClassVar[str] = "copied"
     how: str
