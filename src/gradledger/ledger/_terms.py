@@ -133,7 +133,8 @@ def _stack_of_scalars(trace: Trace, token: int) -> bool:
 
 
 def _weighted(trace: Trace, left: int, right: int, name: str) -> int | None:
-    """In `a * b` or `a / b` with exactly one side that carries a graph, that side (the other is a weight or a count)."""
+    """In `a * b` or `a / b` with exactly one side that carries a graph, that side (the other is a weight or a
+    count)."""
     a, b = trace.values.get(left), trace.values.get(right)
     if a is None or b is None or prod(a.shape) != 1 or prod(b.shape) != 1:
         return None
@@ -324,7 +325,8 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
 
 
 def _number_depends(trace: Trace, trained: set[int], root_order: int) -> tuple[tuple[int, ...], Cut | None]:
-    """For a Python number in a loss: the last value of this iteration that left the tensor world before the loss was made."""
+    """For a Python number in a loss: the last value of this iteration that left the tensor world before the loss was
+    made."""
     for exit_ in reversed(trace.exits):
         if exit_.order > root_order:
             continue
@@ -489,8 +491,8 @@ def _has_call(trace: Trace, token: int) -> bool:
 def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:
     """Operands that are themselves (scaled, masked, selected) module outputs; else those that depend on one in any way.
 
-    A reward may depend on the network too, by way of the action that it chose: then the side that carries a graph, or the
-    one that is multiplied by a discount, is meant.
+    A reward may depend on the network too, by way of the action that it chose: then the side that carries a graph, or
+    the one that is multiplied by a discount, is meant.
     """
     near = [t for t in sides if _is_near_call(trace, t)]
     if len(near) > 1:
@@ -529,8 +531,8 @@ def _is_scaled(trace: Trace, token: int) -> bool:
 
 
 def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | None, bool]:
-    """Read a value as (graph-free part) + number * mask * f(module output): (token of f's end, only selections on the way,
-    something was added, the number, a mask was multiplied in)."""
+    """Read a value as (graph-free part) + number * mask * f(module output): (token of f's end, only selections on the
+    way, something was added, the number, a mask was multiplied in)."""
     selection, plus, masked = True, False, False
     discount: float | None = None
     for _ in range(60):
