@@ -9,15 +9,15 @@ _ALIASES = {
     "__sub__": "sub", "subtract": "sub", "sub_": "sub", "__isub__": "sub", "subtract_": "sub",
     "__rsub__": "rsub", "rsub": "rsub",
     "__mul__": "mul", "__rmul__": "mul", "multiply": "mul", "mul_": "mul", "__imul__": "mul", "multiply_": "mul",
-    "__truediv__": "div", "__div__": "div", "divide": "div", "true_divide": "div", "div_": "div", "__itruediv__": "div",
-    "__idiv__": "div", "__rtruediv__": "rdiv", "__rdiv__": "rdiv",
+    "__truediv__": "div", "__div__": "div", "divide": "div", "true_divide": "div", "div_": "div",
+    "__itruediv__": "div", "__idiv__": "div", "__rtruediv__": "rdiv", "__rdiv__": "rdiv",
     "__neg__": "neg", "negative": "neg", "neg_": "neg", "__pos__": "positive",
     "__pow__": "pow", "__ipow__": "pow", "pow_": "pow", "__rpow__": "rpow",
     "__matmul__": "matmul", "__rmatmul__": "matmul", "__abs__": "abs", "absolute": "abs",
     "__getitem__": "getitem", "__setitem__": "setitem",
     "__float__": "float", "__int__": "int", "__bool__": "bool", "__array__": "numpy", "__index__": "int",
-    "concat": "cat", "concatenate": "cat", "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt",
-    "__ge__": "ge", "__and__": "bitwise_and", "__or__": "bitwise_or", "__invert__": "bitwise_not",
+    "concat": "cat", "concatenate": "cat", "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le",
+    "__gt__": "gt", "__ge__": "ge", "__and__": "bitwise_and", "__or__": "bitwise_or", "__invert__": "bitwise_not",
 }  # fmt: skip
 
 ADDITIVE = frozenset({"add", "sub", "rsub"})
@@ -30,22 +30,24 @@ FACTORIES = frozenset({"tensor", "as_tensor", "scalar_tensor", "from_numpy", "fu
 # The same memory under another name.
 VIEWS = frozenset(
     {
-        "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "T", "mT", "expand", "expand_as",
-        "getitem", "select", "narrow", "chunk", "split", "unbind", "movedim", "swapaxes", "view_as", "diagonal", "unflatten",
-        "ravel", "contiguous", "squeeze_", "unsqueeze_", "unfold", "real", "imag", "swapdims", "split_with_sizes", "adjoint",
+        "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "T", "mT", "expand",
+        "expand_as", "getitem", "select", "narrow", "chunk", "split", "unbind", "movedim", "swapaxes", "view_as",
+        "diagonal", "unflatten", "ravel", "contiguous", "squeeze_", "unsqueeze_", "unfold", "real", "imag",
+        "swapdims", "split_with_sizes", "adjoint",
     }
 )  # fmt: skip
 # A prediction is still "just the module's output" after these.
 SELECTIONS = VIEWS | frozenset(
-    {"gather", "index_select", "take_along_dim", "take", "max", "amax", "masked_select", "to", "float_cast", "clone", "double",
-     "type", "type_as", "half", "bfloat16", "stack", "cat", "min", "minimum", "log_prob"}
+    {"gather", "index_select", "take_along_dim", "take", "max", "amax", "masked_select", "to", "float_cast",
+     "clone", "double", "type", "type_as", "half", "bfloat16", "stack", "cat", "min", "minimum", "log_prob"}
 )  # fmt: skip
 LOSSES = frozenset(
     {
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "cross_entropy", "nll_loss", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "gaussian_nll_loss", "poisson_nll_loss", "cosine_embedding_loss", "cosine_similarity",
-        "margin_ranking_loss", "triplet_margin_loss", "hinge_embedding_loss", "soft_margin_loss", "multi_margin_loss", "ctc_loss",
-        "multilabel_soft_margin_loss", "multilabel_margin_loss", "triplet_margin_with_distance_loss",
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "cross_entropy", "nll_loss",
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "poisson_nll_loss",
+        "cosine_embedding_loss", "cosine_similarity", "margin_ranking_loss", "triplet_margin_loss",
+        "hinge_embedding_loss", "soft_margin_loss", "multi_margin_loss", "ctc_loss", "multilabel_soft_margin_loss",
+        "multilabel_margin_loss", "triplet_margin_with_distance_loss",
     }
 )  # fmt: skip
 # What makes a difference a distance.

@@ -48,14 +48,14 @@ class Session:
     bad_input: tuple[int, Site] = (-1, NOWHERE)
     # written by probes/backward.py
     first_non_finite: Callable[[str, Site], None] = _nothing
-    # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these tensors' gradients
+    # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these gradients
     is_scaled: Callable[[torch.Tensor], bool] = lambda root: False
     scale_of: Callable[[Iterable[torch.Tensor]], float | None] = lambda tensors: None
     # written by probes/graphs.py: the operation most likely to have made the first non-finite value
     suspect: Callable[[], tuple[str, Site, str]] = lambda: ("", NOWHERE, "")
     # written by probes/graphs.py: many calls wait for what becomes of their graphs
     many_calls: Callable[[], None] = _nothing
-    # anyone may append: called right before a backward or a step writes, after a step, when a root was walked, at the end
+    # anyone may append: called before a backward or a step writes, after a step, when a root was walked, at the end
     at_backward: list[Callable[[], None]] = field(default_factory=list)
     at_step: list[Callable[[list[torch.Tensor], Site], None]] = field(default_factory=list)
     step_done: list[Callable[[], None]] = field(default_factory=list)
