@@ -335,7 +335,7 @@ def _number_depends(trace: Trace, trained: set[int], root_order: int) -> tuple[t
             continue
         if exit_.how == "int" or not value.floating:
             continue
-        depends, cut, _ = depends_on(trace, exit_.token, trained)
+        depends, _, _ = depends_on(trace, exit_.token, trained)
         if depends or value.graph:
             return depends, Cut(exit_.how, exit_.site)
     return (), None
