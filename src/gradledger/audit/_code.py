@@ -93,18 +93,18 @@ def aliases(file: str) -> Iterator[tuple[str, str, int]]:
                         yield name, other, node.lineno
 
 
-def update_lines(file: str, names: Iterable[str]) -> list[int]:
+def update_lines(file: str, names: Iterable[str]) -> dict[int, range]:
     """Lines of `file` that write a module called by one of `names` from another one, or call a function that does.
 
     Seen are `name.load_state_dict(other.state_dict())`, loops over `name.parameters()` (or state_dict, buffers) whose
     body writes in place or binds the loop variable anew, calls of small functions that do either, and functions with an
-    updating name that are given `name`.
+    updating name that are given `name`.  Each with all the lines that belong to the statement.
     """
     tree = parsed(file)
     wanted = set(names)
+    found: dict[int, range] = {}
     if tree is None or not wanted:
-        return []
-    found: dict[int, None] = {}
+        return found
     states = {
         last_name(t)
         for node in ast.walk(tree)
@@ -128,8 +128,9 @@ def update_lines(file: str, names: Iterable[str]) -> list[int]:
             updating.add(function.name)
     for node in ast.walk(tree):
         if _updates(node, wanted, states, views) or _calls_updater(node, wanted, updating):
-            found[getattr(node, "lineno", 0)] = None
-    return sorted(found)
+            first = getattr(node, "lineno", 0)
+            found[first] = range(first, (getattr(node, "end_lineno", None) or first) + 1)
+    return dict(sorted(found.items()))
 
 
 def _bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
@@ -325,8 +326,8 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
             places = [*node.posonlyargs, *node.args]
             for place, default in zip(places[len(places) - len(node.defaults) :], node.defaults, strict=True):
                 give(place.arg, default)
-            for place, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-                give(place.arg, value)
+            for place, given in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                give(place.arg, given)
         elif isinstance(node, ast.Call):
             option = node.args[0] if last_name(node.func) == "add_argument" and node.args else None
             for keyword in node.keywords:

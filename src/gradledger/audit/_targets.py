@@ -65,6 +65,7 @@ class Watch:
 
     meetings: dict[tuple[object, ...], Meeting] = field(default_factory=dict)
     fills: dict[tuple[int, ...], LeafSet] = field(default_factory=dict)
+    terms: dict[frozenset[int], Backward] = field(default_factory=dict)  # tensors that one term of a loss reached
     judged: dict[int, int] = field(
         default_factory=dict
     )  # module -> comparisons with data in which its output has a graph
@@ -74,6 +75,8 @@ class Watch:
         if isinstance(event, Comparison):
             self._comparison(event)
         elif isinstance(event, Backward) and event.leaves:
+            if event.method == "backward":
+                self._terms(event)
             kept = self.fills.get(event.leaves)
             if kept is None:
                 if len(self.fills) >= _LEAF_SETS:
@@ -83,6 +86,16 @@ class Watch:
             kept.last_iteration = event.iteration
             if kept.detailed is None and event.detailed:
                 kept.detailed = event
+
+    def _terms(self, event: Backward) -> None:
+        for leaves in [t.leaves for t in event.terms if t.leaves] or [event.leaves]:
+            key = frozenset(leaves)
+            if key in self.terms or len(self.terms) < _LEAF_SETS:
+                self.terms[key] = event
+
+    def alone(self, tensors: set[int], others: set[int]) -> bool:
+        """Whether some term of a loss reached some of `tensors` and none of `others`: they have a loss of their own."""
+        return any(not key.isdisjoint(tensors) and key.isdisjoint(others) for key in self.terms)
 
     def _comparison(self, event: Comparison) -> None:
         left, right = event.left, event.right

@@ -111,11 +111,24 @@ def finish(state: State, world: World) -> list[Finding]:
             t for t, since in watched.waiting.items()
             if watched.used - since >= ENOUGH and t not in state.filled and not _replaced(t, watched.last, world)
         ]  # fmt: skip
+        targets = _targets(set(silent), world)
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for tensor in silent:
+            if tensor in targets:
+                continue
             groups[_top(tensor, set(silent), world)].append(tensor)
         findings += [_finding(ident, watched, module, tensors, state, world) for module, tensors in groups.items()]
     return findings
+
+
+def _targets(silent: set[int], world: World) -> set[int]:
+    """Tensors of whole networks that follow others by copies and are meant to get no gradient: GL-T02 speaks of these."""
+    found: set[int] = set()
+    for link in world.all_copies():
+        tensors = set(world.tensors_of(link.first.target))
+        if link.first.source != link.first.target and tensors and tensors <= silent:
+            found |= tensors
+    return found
 
 
 def _replaced(tensor: int, last: int, world: World) -> bool:

@@ -157,7 +157,7 @@ def _through_graph(link: Link, told: set[int], state: Watch, world: World) -> li
         reached |= both
         if best is None or (best.detailed is None and seen.detailed is not None):
             best = seen
-    if best is None or reached & told:
+    if best is None or reached & told or state.alone(reached, {s for s, _ in link.pairs}):
         return []
     told |= reached
     backward = best.detailed or best.first

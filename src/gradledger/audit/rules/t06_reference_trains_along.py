@@ -24,8 +24,6 @@ of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from gradledger.audit import _code
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import Link, Meeting, Watch, call_into, frozen, links, made_at, sites
@@ -42,38 +40,24 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
 
-_SETS = 128
 # Statistics over the batch or all pairs: two networks that are aligned with each other, not one anchored to the other.
 _MIXING = frozenset({"matmul", "mm", "bmm", "einsum", "cdist", "cov", "var", "std"})
 
 
-@dataclass(slots=True)
-class State:
-    """`terms`: sets of tensors that one additive term of a loss reached, with the latest reverse pass."""
-
-    watch: Watch = field(default_factory=Watch)
-    terms: dict[frozenset[int], Backward] = field(default_factory=dict)
+def init() -> Watch:
+    return Watch()
 
 
-def init() -> State:
-    return State()
+def update(state: Watch, event: Event, world: World) -> None:
+    state.take(event)
 
 
-def update(state: State, event: Event, world: World) -> None:
-    state.watch.take(event)
-    if isinstance(event, Backward) and event.method == "backward":
-        for leaves in [t.leaves for t in event.terms if t.leaves] or [event.leaves]:
-            key = frozenset(leaves)
-            if key and (key in state.terms or len(state.terms) < _SETS):
-                state.terms[key] = event
-
-
-def not_checked(state: State, world: World) -> str | None:
+def not_checked(state: Watch, world: World) -> str | None:
     """Without a deep copy there is no reference."""
     return None if any(link.deep for link in links(world)) else "no module was deep-copied"
 
 
-def finish(state: State, world: World) -> list[Finding]:
+def finish(state: Watch, world: World) -> list[Finding]:
     known = links(world)
     found = []
     told: set[tuple[int, int]] = set()
@@ -92,22 +76,21 @@ def _synced(link: Link, known: list[Link]) -> bool:
     return any(t in written for _, t in link.pairs)
 
 
-def _judge(link: Link, state: State, world: World) -> Finding | None:
+def _judge(link: Link, state: Watch, world: World) -> Finding | None:
     originals, copies = {s for s, _ in link.pairs}, {t for _, t in link.pairs}
     if not copies or frozen(link.target, world) or any(s == t for s, t in link.pairs):
         return None
     both = [k for k in state.terms if k & originals and k & copies]
     if not both:
         return None
-    copy_alone = any(k & copies and not k & originals for k in state.terms)
-    original_alone = any(k & originals and not k & copies for k in state.terms)
+    copy_alone, original_alone = state.alone(copies, originals), state.alone(originals, copies)
     if copy_alone == original_alone and not _named(link, world):
         return None
     if copy_alone and original_alone:
         return None
     reference, network = (link.source, link.target) if copy_alone else (link.target, link.source)
     passive, active = (originals, copies) if copy_alone else (copies, originals)
-    met = _meeting(passive, active, state.watch, world)
+    met = _meeting(passive, active, state, world)
     if met is not None and (met.bootstrap or (_MIXING & set(met.made_from) and not _named(link, world))):
         return None
     if met is None and not _named(link, world):

@@ -313,15 +313,15 @@ def _pending(met: Meeting, state: State, world: World) -> list[Site]:
     steps = world.iteration - met.first_iteration
     found = []
     for file in files:
-        for line in _code.update_lines(file, names):
-            if (file, line) in state.ran:
+        for line, span in _code.update_lines(file, names).items():
+            if any((file, inner) in state.ran for inner in span):
                 continue
             due = _code.due_every(file, line)
             if due is None and steps >= _LONG:
                 due = 0
             if due is None or due > steps:
                 return []  # its turn may not have come yet
-            found.append(Site(file, line, ""))
+            found += [Site(file, inner, "") for inner in span[:3]]
     return found
 
 
@@ -356,12 +356,12 @@ def _never(met: Meeting, lines: list[Site], world: World) -> Finding:
         "never ran or had "
         "no effect.",
         "make sure that this line runs while training, and that it writes into the target's own tensors",
-        related=sites(site, (*lines[1:4], met.target_site, made_at(met.target, world))),
+        related=sites(site, (*lines[1:8], met.target_site, made_at(met.target, world))),
         evidence={
             "target": name,
             "network": online,
             "steps": steps,
-            "update_lines": [s.line for s in lines[:4]],
+            "update_lines": [s.line for s in lines[:6]],
             "why": "never ran",
         },
         count=1,
