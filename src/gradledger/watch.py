@@ -112,10 +112,11 @@ class Watch:
         session = self._session
         if session is None:
             return
+        recorder = session.recorder
+        recorder.come_home()
         session.uninstall()
         _active = None
         end = end or End()
-        recorder = session.recorder
         recorder.emit(
             RunEnded,
             NOWHERE,

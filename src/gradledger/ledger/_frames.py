@@ -139,6 +139,17 @@ def visible(spots: list[Spot]) -> list[Spot]:
     return kept
 
 
+def _without_import_steps(spots: list[Spot]) -> list[Spot]:
+    """Python takes its own steps of an import out of a traceback, but not above a frame of ours (see the runner)."""
+    kept: list[Spot] = []
+    for spot in spots:
+        if is_ours(spot.frame.f_code):
+            while kept and kept[-1].frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                kept.pop()
+        kept.append(spot)
+    return kept
+
+
 def visible_traceback(tb: TracebackType | None) -> TracebackType | None:
     """`tb` without the frames of the watching; `tb` itself when there are none.  Nothing is changed in place."""
     spots: list[Spot] = []
@@ -146,7 +157,7 @@ def visible_traceback(tb: TracebackType | None) -> TracebackType | None:
     while step is not None:
         spots.append(Spot(step.tb_frame, step.tb_lasti, step.tb_lineno))
         step = step.tb_next
-    kept = visible(spots)
+    kept = visible(_without_import_steps(spots))
     if len(kept) == len(spots):
         return tb
     rebuilt: TracebackType | None = None

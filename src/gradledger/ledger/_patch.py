@@ -37,12 +37,13 @@ def observe(
     after: After | None = None,
     raised: Raised | None = None,
     nest: Nest | None = None,
+    abroad: Callable[[], None] | None = None,
 ) -> Undo:
     """Replace `owner.name` by a wrapper that calls `before(args, kwargs) -> state`, the original, then
     `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
 
     For methods `args[0]` is the instance.  With `before` absent the state is None.  With `nest` only the outermost call
-    is seen.  Sites: inside the callbacks `_site.here(...)` skips every frame of this package by itself.
+    is seen.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks `_site.here(...)` skips every frame of this package by itself.
     """
     own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
     original = getattr(owner, name)
@@ -51,6 +52,8 @@ def observe(
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         state: Any = None
+        if abroad is not None and recorder.abroad:
+            abroad()
         if before is not None and recorder.enabled:
             with recorder.guard(where):
                 state = before(args, kwargs)

@@ -53,11 +53,13 @@ class _Guard:
 
     def __enter__(self) -> None:
         self._started = time.perf_counter()
+        self._recorder.bodies.acquire()
         self._quiet = torch._C.DisableTorchFunction()
         self._quiet.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
         self._quiet.__exit__(kind, error, tb)
+        self._recorder.bodies.release()
         self._recorder.spent += time.perf_counter() - self._started
         if isinstance(error, Exception):  # the program must not see our mistakes; the count is shown at the end
             self._recorder.fail(self._where, error)
@@ -74,7 +76,10 @@ class Recorder:
         self.steps = 0
         self.backwards = 0
         self.calls = 0
-        self.enabled = True
+        self.bodies = threading.RLock()  # held while a probe looks at the program's tensors
+        self._on = True
+        self._retired = False
+        self._home = threading.get_ident()
         self.failures: Counter[str] = Counter()
         self.not_watched: dict[str, str] = {}
         self.tensors: FollowedTable[torch.Tensor] = FollowedTable()
@@ -102,6 +107,44 @@ class Recorder:
         self._loud = False
         self.counted_only = 0
         self._closed = False
+
+    # ------------------------------------------------------------------ threads
+
+    @property
+    def enabled(self) -> bool:
+        """Whether facts are recorded now, in this thread."""
+        return self._on and not self._retired and threading.get_ident() == self._home
+
+    @enabled.setter
+    def enabled(self, on: bool) -> None:
+        self._on = on
+
+    @property
+    def abroad(self) -> bool:
+        """Whether facts are recorded now, but not in this thread."""
+        return self._on and not self._retired and threading.get_ident() != self._home
+
+    def train_abroad(self) -> None:
+        """The program runs a reverse pass or a step in a thread that is not the watched one.
+
+        One thread is watched: looking at a `.grad` while another thread's reverse pass writes it, outside the
+        interpreter's lock, could tear it.  If nothing was trained before, the watch moves to this thread, without a look
+        at single operations (which belong to a thread); else it ends here.
+        """
+        with self.bodies:
+            if not self.abroad:
+                return
+            if self.backwards or self.steps:
+                # hooks stay where they are, without effect: the other thread may be going through them right now
+                self._retired, self.detail_allowed, self.detail = True, False, False
+                self.not_watched["threads"] = "the program trains in several threads: nothing was watched after that"
+            else:
+                self._home = threading.get_ident()
+                self.forbid_detail("threads", "the program trains in a thread: operations were not looked at one by one")
+
+    def come_home(self) -> None:
+        """The program has ended: what is said about the end is said in this thread."""
+        self._home, self._retired = threading.get_ident(), False
 
     # ------------------------------------------------------------------ events
 

@@ -128,6 +128,8 @@ def run(
     main = _take_over(target)
     arm.set()
     error: BaseException | None = None
+    # The frames below the program are ours: it shall be able to go as deep as without them.
+    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
     try:
         if target.kind == "script":
             _run_script(target, main)
@@ -192,6 +194,14 @@ def _take_over(target: Target) -> ModuleType:
     return main
 
 
+def _depth() -> int:
+    """How many frames there are, from the caller's outward."""
+    frame, count = sys._getframe(1), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+    return count
+
+
 def _interpreter(command: list[str]) -> list[str]:
     """The first part of a command line of Python: the interpreter and its options."""
     end = 1
@@ -201,10 +211,8 @@ def _interpreter(command: list[str]) -> list[str]:
 
 
 def _absolute(name: str) -> str:
-    """The absolute path, spelled as Python spells it: not normalised, but for one leading ``./``."""
-    if os.name == "nt" or os.path.isabs(name):
-        return os.path.abspath(name) if os.name == "nt" else name
-    return os.path.join(os.getcwd(), name.removeprefix("./"))
+    """The absolute path as Python spells it: on POSIX it is not normalised."""
+    return os.path.abspath(name) if os.name == "nt" else os.path.join(os.getcwd(), name)
 
 
 def _run_script(target: Target, main: ModuleType) -> None:
@@ -244,7 +252,7 @@ def _conclude(error: BaseException | None) -> tuple[int, int | None, bool]:
     hook = getattr(sys, "excepthook", None)
     try:
         if hook is None:
-            sys.stderr.write("sys.excepthook is missing, printing original exception\n")
+            sys.stderr.write("sys.excepthook is missing\n")
             sys.__excepthook__(kind, error, tb)
         else:
             hook(kind, error, tb)
@@ -272,7 +280,10 @@ def _exit_status(error: SystemExit) -> int:
     if isinstance(code, int):
         return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
     try:
-        print(code, file=sys.stderr)
+        if sys.stderr is None:
+            os.write(2, f"{code}\n".encode())
+        else:
+            print(code, file=sys.stderr)
     except Exception:
         pass  # as in Python: a text that cannot be printed does not change the exit
     return 1

@@ -10,6 +10,7 @@ tensors are held by weak references alone.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import overrides
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from gradledger.core.site import NOWHERE, Site
@@ -132,6 +134,7 @@ class Alias:
     base: int
     how: str
     site: Site
+    tensor: weakref.ref[torch.Tensor] | None = None  # the base itself
 
 
 @dataclass(slots=True)
@@ -159,6 +162,8 @@ class ArrayAlias:
     def written(self) -> bool:
         """Whether the elements are no longer those that the array was made with."""
         array = self.array()
+        if array is None and self.alias.tensor is not None and (base := self.alias.tensor()) is not None:
+            array = base.detach().numpy()
         return array is not None and fingerprint(array) != self.before
 
 
@@ -209,6 +214,7 @@ class Trace:
         self.order = 0
         self._by_iteration: defaultdict[int, list[int]] = defaultdict(list)
         self._mode: _Mode | None = None
+        self._mode_thread = 0  # the stack of modes belongs to a thread
         self._frames_seen: set[int] = set()
         recorder.on_iteration.append(self._new_iteration)
 
@@ -220,6 +226,7 @@ class Trace:
         if self._mode is not None or self.inside:
             return
         self._mode = _Mode(self)
+        self._mode_thread = threading.get_ident()
         above = [_pop() for _ in range(_stack_height())]
         _push(self._mode)
         for mode in reversed(above):
@@ -234,7 +241,7 @@ class Trace:
         self.wanted = False
         self.stack.clear()
         self.depth = 0
-        if self._mode is None or self.inside:
+        if self._mode is None or self.inside or threading.get_ident() != self._mode_thread:
             return
         above = []
         while _stack_height():
@@ -362,7 +369,7 @@ class Trace:
         value = Value(
             token,
             op,
-            tuple(tensor.shape),
+            () if is_parameter and is_lazy(tensor) else tuple(tensor.shape),
             graph,
             node,
             self.recorder.iteration,
@@ -499,7 +506,7 @@ class Trace:
         if name in ("detach", "data", "detach_"):
             for r in results:
                 if source.graph and not source.is_leaf:
-                    self.aliases[r.token] = Alias(source.token, name, op.site)
+                    self.aliases[r.token] = Alias(source.token, name, op.site, weakref.ref(ins[0]))
                 if source.leaf is not None:
                     self.param_aliases[r.token] = weakref.ref(ins[0])
                 elif source.token in self.param_aliases:
@@ -687,7 +694,7 @@ class _Mode(TorchFunctionMode):
         trace = self._trace
         if kwargs is None:
             kwargs = {}
-        if not trace.wanted or trace.ops > MAX_OPS:
+        if not trace.wanted or trace.ops > MAX_OPS or not trace.recorder.detail:
             return func(*args, **kwargs)
         trace.inside += 1
         try:

@@ -16,7 +16,7 @@ torch.manual_seed(0)
 
 def _feed(h, thing):
     if isinstance(thing, torch.Tensor):
-        flat = thing.detach().cpu().contiguous()
+        flat = (thing.detach().to_dense() if thing.is_sparse else thing.detach()).cpu().contiguous()
         h.update(f"{flat.dtype}{tuple(flat.shape)}{thing.requires_grad}".encode())
         h.update(flat.flatten().view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     elif isinstance(thing, torch.nn.Module):

@@ -16,6 +16,10 @@ optimizer = torch.optim.Adam(model.parameters())
 alive = lambda *refs: [r() is not None for r in refs]
 
 
+class Mark:
+    pass
+
+
 class Big(nn.Module):
     def forward(self, x):
         return x * 2
@@ -27,11 +31,13 @@ for step in range(3):
     h = model[0](x)
     loss = F.mse_loss(model[2](torch.relu(h)), torch.zeros(6, 1))
     refs = [weakref.ref(t) for t in (x, h, loss)]
-    node = weakref.ref(loss.grad_fn) if step == 0 else None
+    mark = loss.grad_fn.metadata["mark"] = Mark()
+    refs.append(weakref.ref(mark))
     loss.backward()
     optimizer.step()
-    del x, h, loss
-    print(step, alive(*refs), node and node())
+    print(step, alive(*refs))
+    del x, h, loss, mark
+    print(step, alive(*refs))
 
 big = Big()
 y = big(torch.ones(3, requires_grad=True))

@@ -74,6 +74,6 @@ print(*log, sep="\n")
 print([type(h).__name__ for h in handles], len(model[0]._forward_hooks), optimizer)
 for h in handles:
     h.remove()
-print(len(model[0]._forward_hooks), len(nn.modules.module._global_forward_pre_hooks), len(nn.modules.module._global_backward_hooks))
-print(len(O.optimizer._global_optimizer_pre_hooks) < 9, type(optimizer).step.__name__, hasattr(optimizer.step, "_wrapped_by_lr_sched"))
+print(len(model[0]._forward_hooks), len(nn.modules.module._global_backward_hooks))
+print(type(optimizer).step.__name__, hasattr(optimizer.step, "_wrapped_by_lr_sched"))
 show(model=model, optimizer=optimizer, schedules=[s.state_dict() for s in schedules[1:]])

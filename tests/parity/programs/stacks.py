@@ -16,7 +16,7 @@ logging.basicConfig(format="%(filename)s:%(lineno)d %(funcName)s %(message)s", s
 class Peek(nn.Module):
     def forward(self, x):
         print([(f.function, f.lineno, (f.code_context or [""])[0].strip()) for f in inspect.stack()])
-        print(sys._getframe().f_back.f_code.co_name, inspect.currentframe().f_code.co_name)
+        print(sys._getframe().f_code.co_name, inspect.currentframe().f_code.co_name)
         logging.warning("peek")
         logging.warning("caller", stacklevel=1)
         print([(f.name, f.lineno) for f in traceback.extract_stack()])

@@ -320,9 +320,8 @@ def install(session: Session) -> Undo:
     probe = _Probe(session)
     session.first_non_finite = probe.first_non_finite
     recorder = session.recorder
+    ends: dict[str, Any] = {"after": probe.after, "raised": probe.raised, "abroad": recorder.train_abroad}
     return together(
-        observe(
-            recorder, torch.autograd, "backward", before=probe.before_backward, after=probe.after, raised=probe.raised
-        ),
-        observe(recorder, torch.autograd, "grad", before=probe.before_grad, after=probe.after, raised=probe.raised),
+        observe(recorder, torch.autograd, "backward", before=probe.before_backward, **ends),
+        observe(recorder, torch.autograd, "grad", before=probe.before_grad, **ends),
     )

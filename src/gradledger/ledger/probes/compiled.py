@@ -17,13 +17,13 @@ from gradledger.ledger._session import Session
 def install(session: Session) -> Undo:
     """Stand back when the program compiles."""
 
-    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(*_: Any) -> None:
         session.recorder.forbid_detail(
             "compile",
             "the program uses torch.compile: operations and module calls are not looked at one by one after that",
         )
 
     return together(
-        observe(session.recorder, torch, "compile", before=before),
-        observe(session.recorder, torch.nn.Module, "compile", before=before),
+        observe(session.recorder, torch, "compile", before=before, abroad=before),
+        observe(session.recorder, torch.nn.Module, "compile", before=before, abroad=before),
     )

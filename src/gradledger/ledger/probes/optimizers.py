@@ -72,6 +72,8 @@ class _Probe:
     # ------------------------------------------------------------------ steps
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.recorder.abroad:
+            self.recorder.train_abroad()
         if not self.recorder.enabled:
             return
         with self.recorder.guard("step"):

@@ -1,0 +1,176 @@
+"""The same program with and without us: every byte it prints, its exit code, every final weight and random state.
+
+Each program under `programs/` exercises one hard thing and prints digests of its weights and generators at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+AUDIT = (
+    str(Path(sys.executable).with_name("gradledger")),
+    "audit",
+    "--fail-on",
+    "never",
+    "--format",
+    "json",
+    "--output",
+)
+TIMEOUT_S = 170
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line of Python, what it is given, and the exit code that shows that it came to its end."""
+
+    command: str
+    exit_code: int = 0
+    flags: tuple[str, ...] = ()
+    stdin: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    reports: bool = True
+
+    def __str__(self) -> str:
+        return " ".join((*self.flags, self.command, *(f"{k}={v}" for k, v in self.environment)))
+
+
+CASES = (
+    Case("compiled.py inductor"),
+    Case("loaders.py spawn"),
+    Case("children.py fork,spawn"),
+    Case("compiled.py graphs"),
+    Case("compiled.py aot_eager"),
+    Case("scripted.py"),
+    Case("distributed.py"),
+    Case("loaders.py fork"),
+    Case("-m pack.train a b", 1),
+    Case("supervised.py --steps 30 a --b", 2),
+    Case("supervised.py --steps 30 a b"),
+    Case("uncaught.py loss", 1),
+    Case("uncaught.py linear", 1),
+    Case("uncaught.py pool", 1),
+    Case("uncaught.py operator", 1),
+    Case("uncaught.py backward", 1),
+    Case("uncaught.py closure", 1),
+    Case("chained.py", 1),
+    Case("warn_python.py"),
+    Case("warn_python.py raise", 1),
+    Case("warn_python.py", 1, flags=("-W", "error:Using a target size:UserWarning:__main__")),
+    Case(
+        "warn_python.py", environment=(("PYTHONWARNINGS", "ignore::UserWarning:torch.overrides,always::FutureWarning"),)
+    ),
+    Case("warn_native.py"),
+    Case("warn_native.py", 1, flags=("-W", "error:The .grad attribute")),
+    Case("stdin_exit.py text", 1, stdin="1 2 3\n4.5\n"),
+    Case("stdin_exit.py number", 3, stdin="1\n"),
+    Case("stdin_exit.py hard", 7, stdin="0.5", reports=False),
+    Case("stdin_exit.py nested", 4, stdin="2 2"),
+    Case("pickles.py"),
+    Case("threads.py"),
+    Case("seeds.py"),
+    Case("functional.py"),
+    Case("autograds.py"),
+    Case("attention.py"),
+    Case("scaled.py"),
+    Case("closures.py"),
+    Case("optimizers.py"),
+    Case("modes.py"),
+    Case("signals.py plain", -2),
+    Case("signals.py caught"),
+    Case("signals.py handler"),
+    Case("signals.py terminated", -15, reports=False),
+    Case("hooks_at_end.py", 1),
+    Case("hooks_at_end.py broken", 1),
+    Case("hooks_at_end.py leaves", 9),
+    Case("hooks_at_end.py default", 1),
+    Case("environment.py", environment=(("OMP_NUM_THREADS", ""),)),
+    Case("lifetimes.py"),
+    Case("stacks.py"),
+    Case("reinforce.py"),
+    Case("optimized.py", flags=("-O",)),
+    Case("folder a", 6),
+)
+
+
+@dataclass(frozen=True)
+class Ran:
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+def _run(case: Case, folder: Path, report: Path | None) -> Ran:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "GRADLEDGER", "TORCH"))}
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / ("kernels" if report is None else "kernels of the watched run")),
+        "COLUMNS": "100",
+        **dict(case.environment),
+    }
+    watch = () if report is None else (*AUDIT, str(report))
+    done = subprocess.run(
+        [sys.executable, *case.flags, *watch, *case.command.split()],
+        cwd=folder / "programs",
+        input=case.stdin,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    return Ran(done.stdout, done.stderr, done.returncode)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Case, tuple[Future[Ran], Future[Ran], Path]]]:
+    """Both runs of every selected case, started side by side on all cores."""
+    wanted = [
+        item.callspec.params["case"] for item in request.session.items if "case" in getattr(item, "fixturenames", ())
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        started = {}
+        for number, case in enumerate(case for case in CASES if case in wanted):
+            folder = tmp_path_factory.mktemp(f"parity{number}")
+            shutil.copytree(PROGRAMS, folder / "programs", ignore=shutil.ignore_patterns("__pycache__"))
+            (folder / "programs" / "note.txt").write_text("a note")
+            report = folder / "report.json"
+            started[case] = pool.submit(_run, case, folder, None), pool.submit(_run, case, folder, report), report
+        yield started
+        for future in [f for bare, watched, _ in started.values() for f in (bare, watched)]:
+            future.cancel()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], Future[Ran], Path]]) -> None:
+    bare, watched, report = runs[case]
+    alone, under_watch = bare.result(), watched.result()
+    assert under_watch.stdout == alone.stdout
+    assert under_watch.stderr == alone.stderr
+    assert under_watch.exit_code == alone.exit_code
+    assert alone.exit_code == case.exit_code, "the program did not come to the end that this case is about"
+    assert alone.stdout or alone.stderr
+    if case.reports:
+        told = json.loads(report.read_text())
+        assert told["checked"], "nothing was watched"
+        assert told["exit_code"] == (128 - case.exit_code if case.exit_code < 0 else case.exit_code)
+
+
+def test_every_program_is_run() -> None:
+    named = {word for case in CASES for word in case.command.split()}
+    files = {path.name for path in PROGRAMS.iterdir() if not path.name.startswith("__")} - {"digest.py"}
+    assert {name for name in files if name not in named} == {"pack"}
+    assert len({case.command.split()[0] for case in CASES}) >= 25
