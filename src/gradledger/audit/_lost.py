@@ -179,8 +179,8 @@ def _step(state: State, event: ev.Step, world: World) -> None:
     if event.index == 0 and empty and not watched.filled and not event.closure:
         watched.first_empty = event.site
     losses, watched.losses = tuple(watched.losses.values()), {}
-    if not losses:
-        return
+    if not losses or (event.closure and not empty):
+        return  # a closure runs several times in a step, and the optimizer reads each of its results
     used: Site | None = None
     windowed: Path = ()
     if not empty:

@@ -139,12 +139,12 @@ def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
     line.step = step.site
     touched = set(opened.event.tensors)
     filled = [life for life in step.lives if life.grad in ("filled", "assigned") and not life.frozen]
+    if opened.filled_after:
+        opened.followed = opened.followed or bool(filled)
     if any(touched.intersection(life.tensors) for life in filled):
         opened.used = True
     elif filled and not opened.filled_after:
         opened.stepped = True
-    elif filled:
-        opened.followed = True
 
 
 def _close(line: Line) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 from torch.optim import swa_utils
 
 from gradledger.core.events import (
@@ -208,7 +209,9 @@ def find_shared(session: Session) -> None:
     at: dict[tuple[int, tuple[int, ...]], tuple[torch.Tensor, int]] = {}
     for number in list(recorder.part(Registry).owners):
         tensor = recorder.tensors.get(number)
-        if tensor is None or tensor.layout != torch.strided or tensor.device.type == "meta" or not tensor.numel():
+        if tensor is None or is_lazy(tensor) or tensor.layout != torch.strided:
+            continue
+        if tensor.device.type == "meta" or not tensor.numel():
             continue
         other = at.setdefault((tensor.data_ptr(), tuple(tensor.shape)), (tensor, number))
         key = min(other[1], number), max(other[1], number)
@@ -281,7 +284,9 @@ def install(session: Session) -> Undo:
 
     def parameter_set(module: torch.nn.Module, name: str, new: Any) -> None:
         old = module.__dict__["_parameters"].get(name)
-        if recorder.enabled and session.trace.active and isinstance(old, torch.nn.Parameter) and old is not new:
+        if not isinstance(old, torch.nn.Parameter) or is_lazy(old) or old is new:
+            return
+        if recorder.enabled and session.trace.active:
             with recorder.guard("parameter replaced"):
                 _replaced(session, old, new)
 

@@ -230,8 +230,9 @@ def _attribute(session: Session, found: _Found) -> PlainAttribute:
     origin = session.trace.origin(first)
     source = _hidden_parameter(recorder, first)
     numbers = [recorder.tensor_id(t) for t in found.tensors[:64]]
-    if source is not None:
-        numbers.append(recorder.tensor_id(source))  # gradients go there: a rule finds the attribute by it
+    hidden = [_hidden_parameter(recorder, t) for t in found.tensors[:64] if not t.is_leaf]
+    # gradients go to these: a rule finds the attribute by them
+    numbers += dict.fromkeys(recorder.tensor_id(p) for p in hidden if p is not None)
     return PlainAttribute(
         found.name,
         "tensor" if isinstance(found.value, torch.Tensor) else "tensors",
