@@ -284,7 +284,7 @@ def install(session: Session) -> Undo:
 
     def parameter_set(module: torch.nn.Module, name: str, new: Any) -> None:
         old = module.__dict__["_parameters"].get(name)
-        if not isinstance(old, torch.nn.Parameter) or is_lazy(old) or old is new:
+        if not isinstance(old, torch.nn.Parameter) or is_lazy(old) or is_lazy(new) or old is new:
             return
         if recorder.enabled and session.trace.active:
             with recorder.guard("parameter replaced"):
