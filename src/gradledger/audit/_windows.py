@@ -59,13 +59,21 @@ def window_of(step: ev.Step, world: World) -> Window | None:
 
 
 def weight_of(backward: ev.Backward) -> Weight | None:
-    """How the mean terms of a watched pass are weighted; None when it has none, or was not unfolded."""
-    means = [
-        t for t in backward.terms
-        if t.has_graph and t.kind == "tensor" and t.reduction in ("mean", "batchmean") and t.elements > 1
-    ]  # fmt: skip
+    """How the mean terms of a watched pass are weighted; None when it has none, or was not unfolded.  A sum divided by
+    its own number of rows or elements is a mean."""
+    means = [(t, f) for t in backward.terms if (f := _mean_factor(t)) is not None]
     if not backward.detailed or not means:
         return None
-    largest = max(means, key=lambda t: abs(t.factor))
-    divided = all(t.divided for t in means)
-    return Weight(abs(largest.factor), largest.elements, largest.batch, largest.op, divided and not backward.scaled)
+    largest, factor = max(means, key=lambda pair: pair[1])
+    divided = all(t.divided for t, _ in means)
+    return Weight(factor, largest.elements, largest.batch, largest.op, divided and not backward.scaled)
+
+
+def _mean_factor(term: ev.Term) -> float | None:
+    if not term.has_graph or term.kind != "tensor" or term.elements < 2:
+        return None
+    factor = abs(term.factor)
+    if term.reduction in ("mean", "batchmean"):
+        return factor
+    own = (term.batch, term.elements) if term.reduction == "sum" else ()
+    return 1.0 if any(n > 1 and abs(n * factor - 1) < 1e-6 for n in own) else None

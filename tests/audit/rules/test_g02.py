@@ -98,3 +98,15 @@ def test_an_irregular_skip_is_not_a_pattern() -> None:
         run.zero_grad(opt, line=11)
     assert judge(g02, run) == []
     assert judge(g06, run) == []
+
+
+def test_the_error_of_a_scaler_without_gradients_is_explained() -> None:
+    run = Run()
+    net = run.module("net", line=3)
+    opt = run.optimizer(net, line=4)
+    run.backward(net, line=7)
+    run.zero_grad(opt, line=9)
+    run.end(exception="AssertionError", message="No inf checks were recorded for this optimizer.")
+    (finding,) = judge(g02, run)
+    assert lines(finding) >= {7, 9}
+    assert "scaler" in finding.message

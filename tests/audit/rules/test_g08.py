@@ -122,3 +122,9 @@ def test_closures_are_not_windows() -> None:
         run.zero_grad(opt, line=10)
     assert judge(g08, run) == []
     assert any(isinstance(e, ev.Step) for e in run.events)
+
+
+def test_a_sum_divided_by_its_own_rows_is_a_mean() -> None:
+    (finding,) = judge(g08, accumulate(1 / 32, reduction="sum"))
+    assert finding.evidence["accumulated"] == 4
+    assert judge(g08, accumulate(1 / 128, reduction="sum")) == [], "divided by the rows of the whole window"

@@ -30,6 +30,7 @@ from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event
+from gradledger.core.site import Site
 
 RULE = Rule(
     "G2",
@@ -38,6 +39,7 @@ RULE = Rule(
     "Gradients are cleared after backward and before the step, which then finds nothing.",
 )
 LISTENS = _lost.LISTENS
+NO_GRADIENT = "No inf checks were recorded"
 
 
 def init() -> _lost.State:
@@ -49,7 +51,7 @@ def update(state: _lost.State, event: Event, world: World) -> None:
 
 
 def finish(state: _lost.State, world: World) -> list[Finding]:
-    findings = []
+    findings = _unscaled_nothing(state, world)
     for _, watched, case in _lost.cases(state, world):
         if not case.empty or _lost.step_comes_first(watched, case):
             continue
@@ -76,6 +78,32 @@ def finish(state: _lost.State, world: World) -> list[Finding]:
                 iteration=case.step.iteration,
             )
         )
+    return findings
+
+
+def _unscaled_nothing(state: _lost.State, world: World) -> list[Finding]:
+    """A GradScaler finds no gradient to unscale and raises: the clear before it is the cause."""
+    ended = world.ended
+    if ended is None or NO_GRADIENT not in ended.message:
+        return []
+    findings = []
+    step = [Site(f.file, f.line, f.function) for f in ended.frames[-1:]]
+    for watched in state.optimizers.values():
+        for loss in list(watched.losses.values())[-1:]:
+            clear = clear_word(loss.clear, world)
+            findings.append(
+                Finding(
+                    "G2",
+                    "error",
+                    loss.clear if loss.clear.file else loss.fill,
+                    f"The scaler raises because `{clear}` threw the gradient of line {loss.fill.line} away before "
+                    "the step: no parameter has one.",
+                    f"move {clear} before the backward on line {loss.fill.line}",
+                    related=distinct(loss.clear, (loss.fill, *step)),
+                    evidence={"error": ended.message[:200]},
+                    iteration=ended.iteration,
+                )
+            )
     return findings
 
 

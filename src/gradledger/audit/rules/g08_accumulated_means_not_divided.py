@@ -130,7 +130,7 @@ def _weigh(line: _Line, window: Window) -> None:
 
 
 def _mean_site(backward: Backward) -> Site:
-    means = [t for t in backward.terms if t.has_graph and t.reduction in ("mean", "batchmean")]
+    means = [t for t in backward.terms if t.has_graph and t.reduction in ("mean", "batchmean", "sum")]
     return max(means, key=lambda t: abs(t.factor)).site if means else NOWHERE
 
 
