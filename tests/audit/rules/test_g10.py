@@ -151,3 +151,13 @@ def test_an_error_that_nobody_watched_is_explained_at_its_own_line() -> None:
     )
     (finding,) = judge(g10, run)
     assert (finding.site.file, finding.site.line) == ("a.py", 4)
+
+
+def test_a_model_frozen_as_a_whole_is_named() -> None:
+    run, net, _ = trained()
+    run.freeze(net, line=5)
+    run.backward(line=8, raised=f"RuntimeError: {NO_GRAD}", terms=(), cuts=(ev.Cut("linear", at(7)),))
+    run.end(exception="RuntimeError", message=NO_GRAD)
+    (finding,) = judge(g10, run)
+    assert finding.site.line == 5
+    assert "frozen" in finding.message

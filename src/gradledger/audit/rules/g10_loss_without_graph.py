@@ -188,7 +188,7 @@ def _loud(state: State, world: World) -> Finding | None:
             f"Grad mode is off while the loss is computed (line {off.line}), so `backward()` at line {event.site.line} "
             "finds no graph and raises."
         )
-    elif cut is None and state.frozen is not None and _all_frozen(world):
+    elif (cut is None or cut.how not in _FIXES) and state.frozen is not None and _all_frozen(world):
         site = state.frozen.site
         fix = "leave requires_grad on for the parameters that are to be trained"
         message = (
