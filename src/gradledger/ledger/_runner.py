@@ -22,7 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Literal, NoReturn
 
 from gradledger.core.errors import UsageError
@@ -196,9 +196,10 @@ def _take_over(target: Target) -> ModuleType:
 
 def _depth() -> int:
     """How many frames there are, from the caller's outward."""
-    frame, count = sys._getframe(1), 0
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
     while frame is not None:
-        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+        frame, count = frame.f_back, count + 1
     return count
 
 

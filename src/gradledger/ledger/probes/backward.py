@@ -165,12 +165,20 @@ class _Probe:
             self.session.leaves_in_loss.update(leaf for leaf in behind if leaf is not None)
             zero = op.options.get("_zero")
             name = "difference" if op.name in ("sub", "rsub") else op.name
+            number = one.number  # not `one` itself: a cycle would keep the graph alive until the next garbage collection
 
-            def emit(op: Any = op, left: Any = left, right: Any = right, zero: Any = zero, name: str = name) -> None:
+            def emit(
+                number: int = number,
+                op: Any = op,
+                left: Any = left,
+                right: Any = right,
+                zero: Any = zero,
+                name: str = name,
+            ) -> None:
                 self.recorder.emit(
                     Comparison,
                     op.site,
-                    backward=one.number,
+                    backward=number,
                     op=name,
                     left=left,
                     right=right,
