@@ -14,7 +14,6 @@ from gradledger.ledger._store import read
 from gradledger.watch import watch
 
 
-
 def train(*, clear: bool) -> None:
     net = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
