@@ -9,9 +9,12 @@ from gradledger.audit.rules import d05_accidental_broadcast as d05
 from gradledger.core import events as ev
 
 
-def broadcast(run: Run, *, line: int = 7, op: str = "sub", explicit: bool = False, **more: Any) -> None:
+def broadcast(
+    run: Run, *, line: int = 7, op: str = "sub", explicit: bool = False, operands: tuple[int, int] = (5, 6), **more: Any
+) -> None:
     values: dict[str, Any] = {"left": (32, 1), "right": (32,), "out": (32, 32), "has_graph": True, **more}
-    run.emit(ev.Broadcast, at(line), op=op, explicit=explicit, left_site=at(5), right_site=at(6), **values)
+    left, right = operands
+    run.emit(ev.Broadcast, at(line), op=op, explicit=explicit, left_site=at(left), right_site=at(right), **values)
 
 
 def test_a_column_against_a_vector() -> None:
@@ -42,5 +45,14 @@ def test_a_line_that_was_meant_once_is_silent_and_others_are_not() -> None:
     run = Run()
     broadcast(run)
     broadcast(run, explicit=True)
-    broadcast(run, line=17, op="mul")
+    broadcast(run, line=17, op="mul", operands=(15, 16))
     assert [f.site.line for f in judge(d05, run)] == [17]
+
+
+def test_lines_that_share_an_operand_are_one_fault() -> None:
+    run = Run()
+    broadcast(run, op="mul", operands=(4, 5))
+    broadcast(run, line=8, op="mul", operands=(6, 5))
+    (finding,) = judge(d05, run)
+    assert lines(finding) == {4, 5, 6, 7, 8}
+    assert finding.count == 2

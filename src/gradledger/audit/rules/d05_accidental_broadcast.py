@@ -25,7 +25,7 @@ Give both the same shape: `model(x).squeeze(1) - target`, or `target.unsqueeze(1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -70,33 +70,41 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    findings = []
-    for spot in state.spots.values():
-        if spot.explicit:
-            continue
-        event = spot.first
-        rows = max(event.left[0] if event.left else 0, event.right[0] if event.right else 0)
-        left, right = list(event.left), list(event.right)
-        findings.append(
-            Finding(
-                "D5",
-                "error",
-                event.site,
-                f"`{event.op}` of {left} and {right} broadcasts to [{rows}, {rows}]: each of the {rows} rows meets all "
-                f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.",
-                "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector",
-                related=distinct(event.site, (event.left_site, event.right_site)),
-                evidence={
-                    "op": event.op,
-                    "left": left,
-                    "right": right,
-                    "result": [rows, rows],
-                    "terms_per_row": rows,
-                    "seen": spot.seen,
-                    "operand_with_graph": spot.graph,
-                },
-                count=spot.seen,
-                iteration=event.iteration,
-            )
-        )
-    return findings
+    kept: list[Finding] = []
+    for finding in (_finding(spot) for spot in state.spots.values() if not spot.explicit):
+        # `ratio * adv` and `clipped * adv`: one operand of the wrong shape is one fault
+        operands = {s.key() for s in finding.related}
+        for index, other in enumerate(kept):
+            if operands & {s.key() for s in other.related}:
+                lines = distinct(other.site, (*other.related, finding.site, *finding.related))
+                kept[index] = replace(other, related=lines, count=other.count + finding.count)
+                break
+        else:
+            kept.append(finding)
+    return kept
+
+
+def _finding(spot: _Spot) -> Finding:
+    event = spot.first
+    rows = max(event.left[0] if event.left else 0, event.right[0] if event.right else 0)
+    left, right = list(event.left), list(event.right)
+    return Finding(
+        "D5",
+        "error",
+        event.site,
+        f"`{event.op}` of {left} and {right} broadcasts to [{rows}, {rows}]: each of the {rows} rows meets all "
+        f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.",
+        "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector",
+        related=distinct(event.site, (event.left_site, event.right_site)),
+        evidence={
+            "op": event.op,
+            "left": left,
+            "right": right,
+            "result": [rows, rows],
+            "terms_per_row": rows,
+            "seen": spot.seen,
+            "operand_with_graph": spot.graph,
+        },
+        count=spot.seen,
+        iteration=event.iteration,
+    )

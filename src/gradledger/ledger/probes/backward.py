@@ -110,6 +110,8 @@ class _Probe:
         if not one.roots:
             return
         root = one.roots[0]
+        if torch._C._functorch.is_functorch_wrapped_tensor(root):
+            return  # inside vmap or a functional transform: no value to look at
         if root.numel() == 1 and (root.device.type == "cpu" or self.recorder.detail) and not root.is_complex():
             one.value = float(root.detach().item())
         number = self.roots.find(root)

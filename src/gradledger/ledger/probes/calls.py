@@ -211,6 +211,8 @@ class _Probe:
 
 
 def _not_finite(tensor: torch.Tensor) -> bool:
+    if type(tensor) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.numel() > MAX_CHECKED:
         return False
     return tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum()))
