@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import weakref
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -329,6 +331,40 @@ def test_nothing_of_the_program_runs_and_nothing_is_written() -> None:
         assert set(net.__dict__) == before
 
 
+@pytest.fixture
+def _swapping() -> Iterator[None]:
+    """Conversions swap the contents of tensors, as they do for tensor subclasses."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("_swapping")
+def test_our_weak_references_do_not_keep_torch_from_swapping() -> None:
+    with watching() as watch:
+        net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        number = watch.tensor(net[0].weight)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for dtype in (torch.float64, torch.float32):
+            net.to(dtype)
+            net(torch.randn(4, 2, dtype=dtype)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        net.load_state_dict(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).state_dict())
+        assert net[0].weight.dtype == torch.float32
+        assert watch.tensor(net[0].weight) == number
+
+
+@pytest.mark.usefixtures("_swapping")
+def test_the_programs_weak_references_still_do() -> None:
+    with watching():
+        net = nn.Linear(2, 2)
+        ref = weakref.ref(net.weight)
+        with pytest.raises(RuntimeError, match=r"Couldn't swap Linear\.weight"):
+            net.double()
+        assert ref() is net.weight
+
+
 def test_everything_is_removed_again() -> None:
     from torch.nn.modules import module as m
 
@@ -338,6 +374,8 @@ def test_everything_is_removed_again() -> None:
         m._global_module_registration_hooks,
     )
     before = [len(t) for t in tables], nn.Module.__dict__["_apply"]
+    assert torch.utils.weakref is weakref  # type: ignore[attr-defined]
     with watching(modules):
         assert [len(t) for t in tables] != before[0]
     assert ([len(t) for t in tables], nn.Module.__dict__["_apply"]) == before
+    assert torch.utils.weakref is weakref  # type: ignore[attr-defined]

@@ -14,6 +14,16 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+class Ref(weakref.ref[T]):
+    """A weak reference of ours.
+
+    Torch refuses to swap the contents of tensors that anybody refers to weakly.  Ours do not mind, since a swap keeps
+    the identity of the objects: they are told apart by this class and not counted (see `probes/modules.py`).
+    """
+
+    __slots__ = ()
+
+
 class WeakTable(Generic[T]):
     """Numbers for objects that can be weakly referenced.
 
@@ -48,12 +58,12 @@ class WeakTable(Generic[T]):
 
     def assign(self, obj: T, number: int) -> None:
         """Let `obj` answer to an existing `number` (two handles of one thing)."""
-        self._slots[id(obj)] = (weakref.ref(obj), number)
+        self._slots[id(obj)] = (Ref(obj), number)
 
     def _give(self, key: int, obj: T) -> int:
         number = self._next
         self._next += 1
-        self._slots[key] = (weakref.ref(obj), number)
+        self._slots[key] = (Ref(obj), number)
         if len(self._slots) > self._prune_at:
             self.prune()
         return number
@@ -91,7 +101,7 @@ class FollowedTable(WeakTable[T]):
             if on_death is not None:
                 on_death(number)
 
-        back[number] = weakref.ref(obj, gone)
+        back[number] = Ref(obj, gone)
         return number
 
     def get(self, number: int) -> T | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gradledger.core.events import Dropped, Fill, Life
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._recorder import Recorder
 
 OLDEST, NEWEST = 4, 8
@@ -67,11 +68,11 @@ class Lifecycle:
         number = self.recorder.tensor_id(tensor)
         leaf = self.leaves.get(number)
         if leaf is None:
-            leaf = self.leaves[number] = Leaf(number, weakref.ref(tensor))
+            leaf = self.leaves[number] = Leaf(number, Ref(tensor))
             grad = _grad(tensor)
             if grad is not None:
                 leaf.assigned = True
-                leaf.grad = weakref.ref(grad)
+                leaf.grad = Ref(grad)
         return leaf
 
     # ------------------------------------------------------------------ looking
@@ -94,7 +95,7 @@ class Lifecycle:
             # another tensor object without a backward of ours: the program assigned it
             leaf.empty()
             leaf.assigned = True
-            leaf.grad = weakref.ref(grad)
+            leaf.grad = Ref(grad)
         return grad
 
     def _found_gone(self, gone: list[Leaf]) -> tuple[Dropped, ...]:
@@ -154,7 +155,7 @@ class Lifecycle:
             if before is None:
                 leaf.empty()
             leaf.add(backward)
-            leaf.grad = weakref.ref(grad)
+            leaf.grad = Ref(grad)
             leaf.version = grad._version
             filled.append(leaf.number)
         return filled
@@ -184,7 +185,7 @@ class Lifecycle:
             grad = _grad(tensor) if tensor is not None else None
             leaf.empty()
             leaf.zeroed = grad is not None
-            leaf.grad = None if grad is None else weakref.ref(grad)
+            leaf.grad = None if grad is None else Ref(grad)
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
@@ -222,7 +223,7 @@ class Lifecycle:
                 if leaf.grad is not None and _grad(tensor) is not leaf.grad():
                     # the optimizer itself replaced or removed the gradient
                     grad = _grad(tensor)
-                    leaf.grad = None if grad is None else weakref.ref(grad)
+                    leaf.grad = None if grad is None else Ref(grad)
                     if grad is None:
                         leaf.empty()
 

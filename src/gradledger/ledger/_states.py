@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._registry import tree
 from gradledger.ledger._values import elements, equal, readable
 
@@ -45,7 +46,7 @@ class Handed:
 
     def note(self, tensor: torch.Tensor, ident: int) -> None:
         """`tensor` is part of the state of `ident` (FILE: was read from a file)."""
-        self._of[id(tensor)] = (weakref.ref(tensor), ident)
+        self._of[id(tensor)] = (Ref(tensor), ident)
         if len(self._of) > self._prune_at:
             self._of = {k: v for k, v in self._of.items() if v[0]() is not None}
             self._prune_at = max(4096, 2 * len(self._of))

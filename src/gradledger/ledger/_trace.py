@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
-from gradledger.ledger._identity import WeakTable
+from gradledger.ledger._identity import Ref, WeakTable
 from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, VIEWS, canonical, is_inplace, raw_name
 from gradledger.ledger._recorder import Recorder
 
@@ -506,9 +506,9 @@ class Trace:
         if name in ("detach", "data", "detach_"):
             for r in results:
                 if source.graph and not source.is_leaf:
-                    self.aliases[r.token] = Alias(source.token, name, op.site, weakref.ref(ins[0]))
+                    self.aliases[r.token] = Alias(source.token, name, op.site, Ref(ins[0]))
                 if source.leaf is not None:
-                    self.param_aliases[r.token] = weakref.ref(ins[0])
+                    self.param_aliases[r.token] = Ref(ins[0])
                 elif source.token in self.param_aliases:
                     self.param_aliases[r.token] = self.param_aliases[source.token]
         elif name in VIEWS or op.inplace:

@@ -6,6 +6,7 @@ before the watch) are taken in when they are first called.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from gradledger.core.events import ChildRegistered, PlainAttribute, PlainAttributes, TensorRegistered
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._recorder import Recorder
 from gradledger.ledger._registry import Owner, Registry, tensors_of, tree
@@ -276,6 +278,34 @@ def _hidden_parameter(recorder: Recorder, tensor: torch.Tensor) -> torch.nn.Para
 # ------------------------------------------------------------------------------------------------ install
 
 
+class _Weakrefs:
+    """Stands for the module `weakref` inside `torch.utils`, whose `swap_tensors` refuses tensors with weak references.
+
+    Ours are not shown to it: a swap keeps the identity of the tensor objects, which is all that we hold on to.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(weakref, name)
+
+    @staticmethod
+    def getweakrefs(obj: Any) -> list[Any]:
+        """The weak references to `obj` that are the program's own."""
+        return [ref for ref in weakref.getweakrefs(obj) if type(ref) is not Ref]
+
+
+def _hide_our_references() -> Undo:
+    utils: Any = torch.utils
+    if getattr(utils, "weakref", None) is not weakref:
+        return lambda: None
+    stand_in = utils.weakref = _Weakrefs()
+
+    def undo() -> None:
+        if utils.weakref is stand_in:
+            utils.weakref = weakref
+
+    return undo
+
+
 def install(session: Session) -> Undo:
     """Watch registration of parameters, buffers and submodules, and conversions that replace buffers."""
     recorder = session.recorder
@@ -312,5 +342,7 @@ def install(session: Session) -> Undo:
         register_module_module_registration_hook(child),
     ]
     return together(
-        *(h.remove for h in handles), observe(recorder, torch.nn.Module, "_apply", after=converted, nest=Nest())
+        *(h.remove for h in handles),
+        _hide_our_references(),
+        observe(recorder, torch.nn.Module, "_apply", after=converted, nest=Nest()),
     )

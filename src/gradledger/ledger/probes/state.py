@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from gradledger.core.events import FileTouched, StateLoaded, StateTaken
 from gradledger.core.site import NOWHERE
 from gradledger.ledger import _site
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import Registry, tree_tensors
@@ -83,7 +83,7 @@ class _Probe:
         if trace.active:
             for key, tensor in state.items():
                 if key in own and isinstance(tensor, torch.Tensor) and same_memory(tensor, own[key][1]):
-                    trace.param_aliases[trace.token_of(tensor)] = weakref.ref(own[key][1])
+                    trace.param_aliases[trace.token_of(tensor)] = Ref(own[key][1])
 
     def _know(self, module: torch.nn.Module) -> int:
         """Number of a module; its tree is taken in the first few times."""
