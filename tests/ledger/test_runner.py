@@ -318,9 +318,7 @@ def test_the_probes_go_in_when_the_program_has_loaded_torch(pair: Pair) -> None:
     pair.same("none.py")
     assert pair.told()["watched"] is False
     assert pair.told()["calls"] == ["after"]
-    pair.write(
-        "some.py", "import sys\nprint(type(sys.meta_path[0]).__name__ != '')\nimport json\nprint(vars(json.__loader__))"
-    )
+    pair.write("some.py", "import colorsys, sys\nprint(len(sys.meta_path), vars(colorsys.__loader__))")
     pair.same("some.py")
     assert pair.told()["watched"] is True
     assert pair.told()["calls"] == ["before", "after"]

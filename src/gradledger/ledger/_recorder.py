@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradledger.core.events import Event, ModuleFreed, ModuleMade
 from gradledger.core.site import NOWHERE, Site
@@ -46,7 +48,7 @@ class Sink(Protocol):
 class _Guard:
     """See `Recorder.guard`.  A class of its own because it is entered several times in each iteration."""
 
-    __slots__ = ("_quiet", "_recorder", "_started", "_where")
+    __slots__ = ("_modes", "_quiet", "_recorder", "_started", "_where")
 
     def __init__(self, recorder: Recorder, where: str) -> None:
         self._recorder, self._where = recorder, where
@@ -56,8 +58,14 @@ class _Guard:
         self._recorder.bodies.acquire()
         self._quiet = torch._C.DisableTorchFunction()
         self._quiet.__enter__()
+        self._modes = None
+        if _len_torch_dispatch_stack():  # the program looks at every operation: it must not see ours
+            self._modes = _disable_current_modes()
+            self._modes.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
+        if self._modes is not None:
+            self._modes.__exit__(None, None, None)
         self._quiet.__exit__(kind, error, tb)
         self._recorder.bodies.release()
         self._recorder.spent += time.perf_counter() - self._started

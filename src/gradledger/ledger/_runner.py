@@ -129,7 +129,7 @@ def run(
     arm.set()
     error: BaseException | None = None
     # The frames below the program are ours: it shall be able to go as deep as without them.
-    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
+    sys.setrecursionlimit(sys.getrecursionlimit() + _depth() + (2 if target.kind == "script" else 0))
     try:
         if target.kind == "script":
             _run_script(target, main)
