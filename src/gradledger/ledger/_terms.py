@@ -214,20 +214,25 @@ def describe(
 
 def _made_alike(trace: Trace, parts: list[Part]) -> dict[int, int]:
     """For each part the first one that is the same: the same tensor, or made from the same tensors by the same way."""
-    first: dict[int, int] = {}
+    first: dict[object, int] = {}
+    alike: dict[int, int] = {}
     for part in parts:
-        if part.token is None or part.token in first:
-            continue
-        value = trace.values.get(part.token)
-        alike = part.token
-        if value is not None and value.graph and value.op is not None:
-            for other in dict.fromkeys(first.values()):
-                known = trace.values.get(other)
-                if known is not None and known.graph and _same(trace, other, part.token, [64]):
-                    alike = other
-                    break
-        first[part.token] = alike
-    return first
+        if part.token is not None and part.token not in alike:
+            alike[part.token] = first.setdefault(_recipe(trace, part.token, [64]), part.token)
+    return alike
+
+
+def _recipe(trace: Trace, token: int, left: list[int]) -> object:
+    """How a value was made, down to module outputs, leaves and whatever is not told in full; equal for equal values."""
+    value = trace.values.get(token)
+    op = value.op if value is not None else None
+    left[0] -= 1
+    if value is None or op is None or not value.graph or value.call is not None or not op.ins or left[0] < 0:
+        return token
+    if op.inplace or op.name in _RANDOM | _PARTS or "_untold" in op.options:
+        return token
+    below = tuple(_recipe(trace, t, left) for t in op.ins)
+    return token if left[0] < 0 else (value.iteration, op.name, value.shape, _numbers(op), below)
 
 
 def _times(counts: Counter[tuple[int, bool, tuple[int, ...]]], token: int) -> int:
@@ -395,9 +400,9 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
                 seen.add((t, flows))
                 queue.append((t, op.name, flows))
     for op in others[:_MAX_OTHERS]:
-        left, right = operand(trace, op.ins[0], op.ins[1]), operand(trace, op.ins[1], op.ins[0])
-        if {c.module for c in left.calls} != {c.module for c in right.calls}:
-            found.append((op, left, right))
+        mine, theirs = operand(trace, op.ins[0], op.ins[1]), operand(trace, op.ins[1], op.ins[0])
+        if {c.module for c in mine.calls} != {c.module for c in theirs.calls}:
+            found.append((op, mine, theirs))
     return found
 
 
