@@ -90,17 +90,18 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
             since = watched.since[other_ident]
             shared = len(own.tensors.keys() & other.tensors.keys())
             rate = other.groups[0].lr if other.groups else None
+            here, before = _told_apart(other.site, own.site)
             cls = info.made.cls.rpartition(".")[2]
             findings.append(
                 Finding(
                     "O3",
                     "error",
-                    other.site,
-                    f"{other.short_cls} is built here again, but {cls} (line {info.made.site.line}) still drives the "
-                    f"optimizer from line {own.site.line}: over its last {times(calls, 'call')} that one made no step, "
+                    here,
+                    f"{other.short_cls} is built again here, but {cls} (line {info.made.site.line}) still drives the "
+                    f"optimizer from line {before.line}: over its last {times(calls, 'call')} that one made no step, "
                     f"while this one steps at its first rate {number(rate)}.",
                     f"build the scheduler again here: scheduler = {cls}(<this optimizer>, ...)",
-                    related=distinct(other.site, (watched.site, info.made.site, own.site)),
+                    related=distinct(here, (watched.site, info.made.site, other.site, before)),
                     evidence={
                         "scheduler": cls,
                         "calls_without_step": calls,
@@ -114,6 +115,16 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
                 )
             )
     return findings
+
+
+def _told_apart(new: Site, old: Site) -> tuple[Site, Site]:
+    """The lines that built two optimizers; when one helper built both, the lines from which it was called."""
+    mine = [new, *(Site(f.file, f.line, f.function) for f in new.callers)]
+    yours = [old, *(Site(f.file, f.line, f.function) for f in old.callers)]
+    for here, there in zip(mine, yours, strict=False):
+        if here.key() != there.key():
+            return here, there
+    return new, old
 
 
 def _succeeds(own: OptimizerInfo, other: OptimizerInfo, world: World) -> bool:
