@@ -127,8 +127,10 @@ def test_the_faulty_programs_are_found_at_the_marked_line_and_nothing_else_is(
         for code, lines in program.expected.items():
             hits = [f for f in program.found("error", "warning", "info") if fastscore.short(f["code"]) == code]
             assert hits, f"{program.file}: {code} was not found, but {said}\n{program.output}"
-            where = {f["line"] for f in hits}
-            assert where <= set(lines), f"{program.file}: {code} was found at {sorted(where)}, expected {lines}"
+            where = [(f["line"], f["related_lines"]) for f in hits]
+            assert {line for line, _ in where} & set(lines), f"{program.file}: {code} is at {where}, expected {lines}"
+            for line, related in where:
+                assert {line, *related} & set(lines), f"{program.file}: {code} is also at {line}, expected {lines}"
         others = [s for s in program.found("error", "warning") if fastscore.short(s["code"]) not in program.expected]
         assert others == [], f"{program.file}: {said}"
 
