@@ -92,11 +92,15 @@ def tensors_of(module: torch.nn.Module) -> list[tuple[str, str, torch.Tensor]]:
 
 def tree_tensors(root: torch.nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
     """Path -> (role, tensor) of everything registered in a tree; a tensor that stands under two paths is under both."""
-    return {
-        f"{path}.{name}" if path else name: (role, tensor)
-        for path, module in tree(root)
-        for name, role, tensor in tensors_of(module)
-    }
+    found: dict[str, tuple[str, torch.Tensor]] = {}
+    for path, module in tree(root):
+        prefix = f"{path}." if path else ""
+        members = module.__dict__
+        for table, role in (("_parameters", "parameter"), ("_buffers", "buffer")):
+            for name, tensor in (members.get(table) or {}).items():
+                if isinstance(tensor, torch.Tensor):
+                    found[prefix + name] = (role, tensor)
+    return found
 
 
 __all__ = ["Owner", "Registry", "tensors_of", "tree", "tree_tensors"]

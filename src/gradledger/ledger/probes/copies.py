@@ -68,6 +68,7 @@ class Copies:
         self.captured: list[tuple[torch.Tensor, torch.Tensor, float | None]] | None = None
         self.prints: dict[int, tuple[float, ...]] = {}
         self.buffers: dict[int, dict[str, tuple[float, ...] | None]] = {}
+        self.floating: dict[int, frozenset[int]] = {}  # numbers of a target's floating buffers
         self.often = Often()
         self.shared: Counter[tuple[int, int]] = Counter()
 
@@ -137,11 +138,11 @@ def tell(
     recorder = session.recorder
     copies = recorder.part(Copies)
     sources, targets = recorder.modules.get(source), recorder.modules.get(target)
-    buffers: dict[str, torch.Tensor] = {}
     differ: tuple[str, ...] = ()
     if targets is not None:
-        buffers = floating_buffers(targets)
         if copies.often.worth_telling((source, target), first=20):
+            buffers = floating_buffers(targets)
+            copies.floating[target] = frozenset(recorder.tensor_id(b) for b in buffers.values())
             seen = print_of(targets)
             before = copies.prints.get(target)
             copies.prints[target] = seen
@@ -151,7 +152,9 @@ def tell(
                 differ = _left_behind(copies, target, buffers, buffers_that_differ(sources, targets))
     if len(copies.prints) > 4096:
         copies.prints = {n: p for n, p in copies.prints.items() if recorder.modules.get(n) is not None}
-    written = {t for _, t in pairs}
+        copies.floating = {n: b for n, b in copies.floating.items() if n in copies.prints}
+        copies.buffers = {n: b for n, b in copies.buffers.items() if n in copies.prints}
+    floating = copies.floating.get(target, frozenset())
     recorder.emit(
         Copied,
         site,
@@ -162,8 +165,8 @@ def tell(
         tau=tau,
         changed=changed,
         same=source == target,
-        buffers=len(buffers),
-        buffers_followed=sum(recorder.tensors.find(b) in written for b in buffers.values()),
+        buffers=len(floating),
+        buffers_followed=len(floating.intersection(t for _, t in pairs)),
         buffers_differ=differ,
     )
 

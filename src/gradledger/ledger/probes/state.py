@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class _Load:
     tau: float | None
     snapshot: Snapshot | None
     changed: bool | None
+    own: dict[str, tuple[str, torch.Tensor]] = field(default_factory=dict)
 
 
 class _Probe:
@@ -98,6 +99,7 @@ class _Probe:
         own = tree_tensors(module)
         given = {k: t for k, t in state.items() if isinstance(t, torch.Tensor)}
         load = self._origin(module, number, own, given)
+        load.own = own
         if self.often.worth_telling(("changed", number), first=20):
             load.changed = _differs(own, given)
         self.copies.captured = []
@@ -161,9 +163,10 @@ class _Probe:
         module, state = args[0], args[1] if len(args) > 1 else kwargs["state_dict"]
         number, site = know(self.recorder, module), _site.here(1)
         assign = bool(args[3] if len(args) > 3 else kwargs.get("assign", False))
+        own = load.own
         if assign:  # the module has other tensors now
             register_tree(self.recorder, module)
-        own = tree_tensors(module)
+            own = tree_tensors(module)
         source, tau = self._traced(captured, load)
         origin = self.recorder.modules.find(source) if source is not None else None
         if origin is None and load.snapshot is not None and load.snapshot.owner == "module":
@@ -232,6 +235,8 @@ class _Probe:
         )
 
     def _plain_differ(self, module: torch.nn.Module, source: torch.nn.Module | None, load: _Load) -> tuple[str, ...]:
+        if not self.often.worth_telling(("plain", id(load.source), id(module)), first=8):
+            return ()
         if load.snapshot is not None:
             then = load.snapshot.plain
         elif source is not None and source is not module and load.tau == 1.0:
