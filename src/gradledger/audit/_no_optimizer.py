@@ -75,10 +75,16 @@ def update(state: State, event: ev.Event, world: World) -> None:
         state.read.update(t for t in event.tensors if not world.holders(t))
 
 
-def unheld(state: State, world: World, code: str) -> list[Unheld]:
-    """Leaves whose reason is `code`: filled in two iterations at least and not updated by hand (read and cleared)."""
+def unheld(state: State, world: World, code: str, *, together: bool = True) -> list[Unheld]:
+    """Leaves whose reason is `code`: filled in two iterations at least and not updated by hand (read and cleared).
+
+    `together`: only reverse passes count that fill something an optimizer holds as well; a pass through another model
+    alone (importance weights, saliency) is no training.
+    """
     total: dict[int, Unheld] = {}
     for leaves, seen in state.reached.items():
+        if together and not any(world.holders(t) for t in leaves):
+            continue
         for tensor in leaves:
             if world.holders(tensor) or (tensor in state.cleared and tensor in state.read):
                 continue

@@ -13,7 +13,7 @@ from gradledger.core.site import NOWHERE, Site
 
 LISTENS: tuple[type[ev.Event], ...] = (ev.SchedulerMade, ev.SchedulerStep, ev.LoaderEpoch, ev.Step)
 RATES_KEPT = 512
-LOADERS_KEPT = 64
+LOADERS_KEPT = 1024
 
 
 @dataclass(slots=True)
@@ -95,12 +95,19 @@ class Schedule:
                 return index
         return None
 
-    def epochs(self) -> tuple[int, int, int] | None:
-        """(passes, steps a pass, loader) of the loader behind most of the optimizer's steps; None without a loader."""
-        if not self.loaders:
+    def epochs(self, world: World) -> tuple[int, int, int] | None:
+        """(passes, steps a pass, loader) of the loader behind most of the optimizer's steps; None without a loader.
+
+        Loaders made on one line (anew for each epoch) count as one.
+        """
+        lines: dict[tuple[str, int], list[int]] = {}
+        for ident in self.loaders:
+            info = world.loaders.get(ident)
+            lines.setdefault(info.made.site.key() if info is not None else ("", ident), []).append(ident)
+        if not lines:
             return None
-        ident, busiest = max(self.loaders.items(), key=lambda item: item[1].steps)
-        return busiest.passes, busiest.most, ident
+        same = max(lines.values(), key=lambda idents: sum(self.loaders[i].steps for i in idents))
+        return sum(self.loaders[i].passes for i in same), max(self.loaders[i].most for i in same), same[0]
 
 
 @dataclass(slots=True)

@@ -112,7 +112,9 @@ def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
             taken = _find(state, load.origin_ident, path, world)
             given = _find(state, load.ident, path, world)
             source = taken or given
-            if source is None or source.in_forward or (given is not None and (given.in_forward or given.set_at.file)):
+            if source is None or source.in_forward or source.values >= OFTEN:
+                continue
+            if given is not None and (given.in_forward or given.set_at.file):
                 continue  # made anew by forward, or set again on the loaded module as well
             name = path.rpartition(".")[2]
             site = next((s for s in (source.set_at, source.made_at) if s.file), load.site)

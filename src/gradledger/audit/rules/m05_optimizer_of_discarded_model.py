@@ -48,7 +48,7 @@ def update(state: _no_optimizer.State, event: Event, world: World) -> None:
 
 def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
     groups: dict[int, tuple[OptimizerInfo, list[_no_optimizer.Unheld]]] = {}
-    for leaf in _no_optimizer.unheld(state, world, "M5"):
+    for leaf in _no_optimizer.unheld(state, world, "M5", together=False):
         optimizer = _orphans.idle_optimizer(leaf.tensor, world)
         if optimizer is not None:
             groups.setdefault(optimizer.ident, (optimizer, []))[1].append(leaf)

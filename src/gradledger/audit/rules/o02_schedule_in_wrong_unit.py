@@ -111,7 +111,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
     if not schedule.per_step:
         return None
     length, name = _length(schedule)
-    passes, each = _epochs(schedule)
+    passes, each = _epochs(schedule, world)
     calls = schedule.calls
     if length is None:
         return _lambda_too_often(schedule, passes, each)
@@ -203,7 +203,7 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
 
 def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
     """Stepped once for several optimizer steps (or several batches), with a length in batches."""
-    passes, each = _epochs(schedule)
+    passes, each = _epochs(schedule, world)
     batches = _loader_length(schedule, world)
     accumulates = schedule.per_step and each >= 1 and batches >= 2 * each
     if not (schedule.rarer or accumulates):
@@ -257,7 +257,7 @@ def _overran(schedule: Schedule, world: World) -> Verdict | None:
     ended, total = world.ended, schedule.horizon.get("total_steps")
     if ended is None or total is None or "Tried to step" not in ended.message or schedule.calls < total - 1:
         return None
-    passes, each = _epochs(schedule)
+    passes, each = _epochs(schedule, world)
     return Verdict(
         f"was stepped more often than its total_steps = {number(total)} and raised",
         f"it is stepped once per batch, {each} times in a pass over the loader"
@@ -291,14 +291,14 @@ def _is_cosine(schedule: Schedule) -> bool:
     return schedule.cls == "CosineAnnealingLR" or (schedule.cls in OF_OTHERS and "inner.T_max" in schedule.horizon)
 
 
-def _epochs(schedule: Schedule) -> tuple[int, int]:
+def _epochs(schedule: Schedule, world: World) -> tuple[int, int]:
     """(passes over the training loader, optimizer steps in one); (0, 0) without a loader."""
-    found = schedule.epochs()
+    found = schedule.epochs(world)
     return (0, 0) if found is None else (found[0], found[1])
 
 
 def _loader_length(schedule: Schedule, world: World) -> int:
-    found = schedule.epochs()
+    found = schedule.epochs(world)
     info = world.loaders.get(found[2]) if found is not None else None
     return info.made.length if info is not None else 0
 

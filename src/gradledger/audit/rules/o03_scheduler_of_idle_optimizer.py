@@ -44,6 +44,7 @@ class Watched:
     """One scheduler: steps of all optimizers at its latest call, and how many calls in a row found that its own had not
     stepped while another one had (by that other)."""
 
+    optimizer: int
     own_steps: int
     steps: dict[int, int]
     idle: dict[int, int] = field(default_factory=dict)
@@ -61,9 +62,9 @@ def update(state: dict[int, Watched], event: Event, world: World) -> None:
     steps = {o.ident: o.steps for o in world.optimizers.values()}
     known = state.get(event.scheduler)
     if known is None:
-        state[event.scheduler] = Watched(event.optimizer_steps, steps, site=event.site)
+        state[event.scheduler] = Watched(event.optimizer, event.optimizer_steps, steps, site=event.site)
         return
-    if event.optimizer_steps > known.own_steps:
+    if event.optimizer_steps > known.own_steps or event.optimizer != known.optimizer:
         known.idle.clear()
         known.since.clear()
     else:
@@ -71,7 +72,8 @@ def update(state: dict[int, Watched], event: Event, world: World) -> None:
             if ident != event.optimizer and count > known.steps.get(ident, 0):
                 known.idle[ident] = known.idle.get(ident, 0) + event.weight
                 known.since.setdefault(ident, event)
-    known.own_steps, known.steps, known.site = event.optimizer_steps, steps, event.site
+    known.optimizer, known.own_steps = event.optimizer, event.optimizer_steps
+    known.steps, known.site = steps, event.site
 
 
 def finish(state: dict[int, Watched], world: World) -> list[Finding]:
@@ -80,7 +82,7 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
         info = world.schedulers.get(ident)
         if info is None:
             continue
-        own = world.optimizer(info.made.optimizer)
+        own = world.optimizer(watched.optimizer)
         for other_ident, calls in watched.idle.items():
             other = world.optimizer(other_ident)
             if calls < 2 or other.made_seq < own.made_seq or not _succeeds(own, other, world):
