@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
+
 from gradledger.ledger._jit import same_operation
 from gradledger.ledger._recorder import Recorder
 
@@ -43,7 +45,8 @@ def observe(
     `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
 
     For methods `args[0]` is the instance.  With `before` absent the state is None.  With `nest` only the outermost call
-    is seen.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks `_site.here(...)` skips every frame of this package by itself.
+    is seen.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks
+    `_site.here(...)` skips every frame of this package by itself.
     """
     own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
     original = getattr(owner, name)
@@ -51,6 +54,8 @@ def observe(
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():  # the compiler reads this as True and goes straight on to the original
+            return original(*args, **kwargs)
         state: Any = None
         if abroad is not None and recorder.abroad:
             abroad()
@@ -71,7 +76,7 @@ def observe(
 
     @functools.wraps(original)
     def outermost(*args: Any, **kwargs: Any) -> Any:
-        if nest is None or nest.inside or not recorder.enabled:
+        if is_dynamo_compiling() or nest is None or nest.inside or not recorder.enabled:
             return original(*args, **kwargs)
         nest.inside = True
         try:

@@ -7,10 +7,11 @@ every probe body runs under `guard()`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -87,6 +88,7 @@ class Recorder:
         self.bodies = threading.RLock()  # held while a probe looks at the program's tensors
         self._on = True
         self._retired = False
+        self._paused = 0
         self._home = threading.get_ident()
         self.failures: Counter[str] = Counter()
         self.not_watched: dict[str, str] = {}
@@ -121,7 +123,7 @@ class Recorder:
     @property
     def enabled(self) -> bool:
         """Whether facts are recorded now, in this thread."""
-        return self._on and not self._retired and threading.get_ident() == self._home
+        return self._on and not self._retired and not self._paused and threading.get_ident() == self._home
 
     @enabled.setter
     def enabled(self, on: bool) -> None:
@@ -136,8 +138,8 @@ class Recorder:
         """The program runs a reverse pass or a step in a thread that is not the watched one.
 
         One thread is watched: looking at a `.grad` while another thread's reverse pass writes it, outside the
-        interpreter's lock, could tear it.  If nothing was trained before, the watch moves to this thread, without a look
-        at single operations (which belong to a thread); else it ends here.
+        interpreter's lock, could tear it.  If nothing was trained before, the watch moves to this thread, without a
+        look at single operations (which belong to a thread); else it ends here.
         """
         with self.bodies:
             if not self.abroad:
@@ -148,7 +150,21 @@ class Recorder:
                 self.not_watched["threads"] = "the program trains in several threads: nothing was watched after that"
             else:
                 self._home = threading.get_ident()
-                self.forbid_detail("threads", "the program trains in a thread: operations were not looked at one by one")
+                self.forbid_detail("threads", "the program trains in a thread: no look at single operations")
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Watch nothing inside, in the watched thread: no hook, no mode, no fact."""
+        if threading.get_ident() != self._home:
+            yield
+            return
+        self._paused += 1
+        self._settle()
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            self._settle()
 
     def come_home(self) -> None:
         """The program has ended: what is said about the end is said in this thread."""
@@ -333,11 +349,15 @@ class Recorder:
 
     def wants_detail(self) -> bool:
         """Whether this moment is to be watched in full."""
-        return self.detail_allowed and (
-            self.iteration < FULL_ITERATIONS
-            or self.iteration % SAMPLE_EVERY < SAMPLE_LENGTH
-            or self.iteration <= self._suspicion_until
-            or self._phase_calls_left > 0
+        return (
+            self.detail_allowed
+            and not self._paused
+            and (
+                self.iteration < FULL_ITERATIONS
+                or self.iteration % SAMPLE_EVERY < SAMPLE_LENGTH
+                or self.iteration <= self._suspicion_until
+                or self._phase_calls_left > 0
+            )
         )
 
     def forbid_detail(self, reason_code: str, reason: str) -> None:

@@ -154,7 +154,12 @@ class SqliteSink:
         if self._thinner.pending() == 0 and not meta:
             return
         batch = self._thinner.take()
-        rows = [(e.seq, e.iteration, e.KIND, encode(e, self._sites)) for e in batch.events]
+        rows = []
+        for e in batch.events:
+            try:
+                rows.append((e.seq, e.iteration, e.KIND, encode(e, self._sites)))
+            except (TypeError, ValueError):  # a value that is no plain data: the rules heard it, the file goes without
+                continue
         self._stored += self._sites.fresh()
         try:
             connection = self._connection

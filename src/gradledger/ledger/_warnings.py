@@ -53,7 +53,7 @@ def _target(start: FrameType, level: int) -> tuple[int, Spot | None]:
 def warn(*args: Any, **kwargs: Any) -> None:
     """Stands for `warnings.warn` while a program is watched."""
     level = kwargs.get("stacklevel", args[2] if len(args) > 2 else 1)
-    if isinstance(level, int):
+    if isinstance(level, int) and not _compiling():
         level, spot = (2, None) if level <= 1 else _target(sys._getframe(1), level)
         if spot is not None and (args or "message" in kwargs):
             message = args[0] if args else kwargs["message"]
@@ -144,13 +144,20 @@ class _Warnings(ModuleType):
 
 
 _Warnings.__name__ = _Warnings.__qualname__ = "module"
+def _compiling() -> bool:
+    """Whether torch's compiler reads the code that runs now; torch's own function once torch is loaded."""
+    return False
+
+
 _lock = threading.Lock()
 _users = 0
 
 
 def install() -> Undo:
     """Put warnings where the unwatched program has them until the returned function is called.  May be nested."""
-    global _users
+    global _users, _compiling
+    if "torch.compiler" in sys.modules:
+        _compiling = sys.modules["torch.compiler"].is_dynamo_compiling
     with _lock:
         _users += 1
         if _users == 1:
