@@ -180,3 +180,10 @@ def test_a_module_and_a_folder(command: Run, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "__main__.py").write_text(FAULTY)
     assert "app/__main__.py:9" in command("audit", "app").stderr
+
+
+def test_a_program_that_closes_standard_error_is_reported_on(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "closes.py").write_text(FAULTY + "sys.stderr.close()\n")
+    done = command("audit", "closes.py")
+    assert done.returncode == 3
+    assert "GL-G01" in done.stderr

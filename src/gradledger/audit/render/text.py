@@ -20,19 +20,20 @@ def render(report: Report, *, width: int = WIDTH, footer: Sequence[str] = (), as
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines) + "\n"
 
 
-def show(report: Report, stream: TextIO, *, footer: Sequence[str] = ()) -> None:
-    """Write to `stream`, in colour when it is a terminal (NO_COLOR and TERM=dumb are obeyed)."""
+def compose(report: Report, stream: TextIO, *, footer: Sequence[str] = ()) -> str:
+    """What to write to `stream`: in colour when it is a terminal (NO_COLOR and TERM=dumb are obeyed)."""
     ascii_only = not _takes_unicode(stream)
     if not _wants_colour(stream):
-        stream.write(render(report, footer=footer, ascii_only=ascii_only))
-        return
+        return render(report, footer=footer, ascii_only=ascii_only)
     from rich.console import Console
     from rich.text import Text
 
     width = min(max(shutil.get_terminal_size((WIDTH, 24)).columns, 40), WIDEST)
     console = Console(file=stream, width=width, highlight=False, soft_wrap=True)
-    for line in layout(report, width=width, footer=footer, ascii_only=ascii_only):
-        console.print(Text.assemble(*line))
+    with console.capture() as captured:
+        for line in layout(report, width=width, footer=footer, ascii_only=ascii_only):
+            console.print(Text.assemble(*line))
+    return captured.get()
 
 
 def _wants_colour(stream: TextIO) -> bool:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         try:
             code[0] = _conclude(program, outcome, arguments, output, stream)
         except Exception as error:  # the program has ended well or badly: its own exit code stands unless it was 0
-            print(f"gradledger: the report failed: {type(error).__name__}: {error}", file=stream)
+            _say(f"gradledger: the report failed: {type(error).__name__}: {error}\n", stream)
             code[0] = COULD_NOT_RUN if outcome.exit_code == 0 else None
 
     outcome = run(target, before=program.start, after=after)
@@ -64,7 +64,7 @@ def _conclude(
     """Report; returns the exit code when it is not the program's own."""
     program.stop(End(outcome.exit_code, outcome.exception or "", outcome.message or "", outcome.sites))
     if outcome.watch_error:
-        print(f"gradledger: the audit could not start:\n{outcome.watch_error}", file=stream)
+        _say(f"gradledger: the audit could not start:\n{outcome.watch_error}", stream)
         return COULD_NOT_RUN if outcome.exit_code == 0 else None
     report = program.report()
     footer = []
@@ -81,6 +81,18 @@ def _conclude(
     if outcome.exit_code == 0 and outcome.signal is None and report.reaches(arguments.values["--fail-on"]):
         return FINDINGS
     return None
+
+
+def _say(document: str, stream: TextIO) -> None:
+    """Write to standard error, also when the program has closed or replaced the stream of that name."""
+    try:
+        stream.write(document)
+        stream.flush()
+    except (OSError, ValueError):
+        try:
+            os.write(2, document.encode("utf-8", "replace"))
+        except OSError:
+            pass  # nobody listens
 
 
 def _replay(arguments: Arguments, stream: TextIO) -> int:
@@ -100,19 +112,16 @@ def _replay(arguments: Arguments, stream: TextIO) -> int:
 def _write(report: Report, form: str, output: Path | None, stream: TextIO, footer: Sequence[str]) -> None:
     from gradledger.audit.render import json, md, text  # not before the program runs: it pays for every import
 
-    if output is None and form == "text":
-        text.show(report, stream, footer=footer)
-        stream.flush()
-        return
     if form == "json":
         document = json.render(report)
     elif form == "md":
         document = md.render(report, footer=footer)
+    elif output is None:
+        document = text.compose(report, stream, footer=footer)
     else:
         document = text.render(report, footer=footer)
     if output is None:
-        stream.write(document)
-        stream.flush()
+        _say(document, stream)
         return
     partial = output.with_name(f".{output.name}.{os.getpid()}")  # a reader sees the whole report or none
     try:
