@@ -184,3 +184,17 @@ def test_judging_twice_gives_the_same() -> None:
         judge.put(event)
     assert judge.finish() == judge.finish()
     assert not math.isnan(judge.finish().findings[0].count)
+
+
+def test_a_rule_that_needs_detail_did_not_check_a_run_without() -> None:
+    run = Run()
+    net = run.module("net", line=1)
+    optimizer = run.optimizer(net, line=2)
+    run.backward(net, line=7, detailed=False)
+    run.step(optimizer, line=8)
+    run.emit(ev.RunEnded, at(0), not_watched=("compile: the program uses torch.compile",))
+    registry = Registry((rule("G1", NEEDS_DETAIL=True), rule("G2")))
+    report = audit(run.events, rules=registry)
+    assert [(n.code, n.reason) for n in report.not_checked] == [("G1", "compile: the program uses torch.compile")]
+    run.backward(net, line=7)
+    assert audit(run.events, rules=registry).not_checked == ()

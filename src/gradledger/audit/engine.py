@@ -76,6 +76,13 @@ class Judge:
                 run.fail(error)
                 self._by_type.clear()
 
+    def _unseen(self, run: _Running) -> str | None:
+        """Why a rule that looks at single operations saw none, if it did not."""
+        ended = self.world.ended
+        if ended is None or not ended.not_watched or self.world.detailed:
+            return None
+        return ended.not_watched[0] if getattr(run.loaded.module, "NEEDS_DETAIL", False) else None
+
     def finish(self, *, sampled: str = "") -> Report:
         """Judge what was seen so far.  `sampled`: what was left out of a long run, in words."""
         findings: list[Finding] = []
@@ -88,8 +95,8 @@ class Judge:
             if not run.failed:
                 try:
                     found = list(run.loaded.module.finish(run.state, self.world))
-                    if not found and hasattr(run.loaded.module, "not_checked"):
-                        reason = run.loaded.module.not_checked(run.state, self.world)
+                    if not found:
+                        reason = self._unseen(run) or _own_reason(run, self.world)
                 except Exception as error:
                     found = []
                     run.fail(error)
@@ -180,6 +187,12 @@ def _join(group: list[Finding]) -> Finding:
         count=sum(f.count for f in group),
         iteration=min(iterations) if iterations else None,
     )
+
+
+def _own_reason(run: _Running, world: World) -> str | None:
+    ask = getattr(run.loaded.module, "not_checked", None)
+    reason: str | None = ask(run.state, world) if ask is not None else None
+    return reason
 
 
 def _listens(run: _Running, kind: type[Event]) -> bool:

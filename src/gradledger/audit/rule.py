@@ -117,9 +117,10 @@ class NotChecked:
 class RuleModule(Protocol):
     """What a module under `audit/rules/` defines.
 
-    Two further names are optional.  `not_checked(state, world) -> str | None`: the reason why this run could not be
+    Further names are optional.  `not_checked(state, world) -> str | None`: the reason why this run could not be
     judged, or None when it was.  `LISTENS: tuple[type[Event], ...]`: the event classes that `update` looks at; with it
-    `update` is called for these only, which keeps a watched run quick.
+    `update` is called for these only, which keeps a watched run quick.  `NEEDS_DETAIL = True`: it judges by operations
+    looked at one by one, so a run in which that was not possible (torch.compile) was not checked.
     """
 
     RULE: Rule

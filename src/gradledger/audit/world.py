@@ -32,6 +32,7 @@ class World:
         self.ended: ev.RunEnded | None = None
         self.seq = 0
         self.iteration = 0
+        self.detailed = 0  # reverse passes whose operations were looked at
         self.modules: dict[int, ModuleInfo] = {}
         self.tensors: dict[int, TensorInfo] = {}
         self.optimizers: dict[int, OptimizerInfo] = {}
@@ -410,6 +411,7 @@ class World:
                 if known is not None and not known.requires_grad:
                     self._flagged(known, True, event)  # it was unfrozen where nobody looked
                     known.unfrozen_site = NOWHERE
+        self.detailed += event.detailed
         self._backwards[event.backward] = event
         if len(self._backwards) > BACKWARDS_KEPT:
             old, kept = self._backwards.popitem(last=False)

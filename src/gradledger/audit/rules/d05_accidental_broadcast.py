@@ -39,6 +39,7 @@ RULE = Rule(
     "[B] and [B, 1] broadcast to [B, B] in a loss: every prediction is compared with every target.",
 )
 LISTENS: tuple[type[Event], ...] = (Broadcast,)
+NEEDS_DETAIL = True
 
 
 @dataclass(slots=True)

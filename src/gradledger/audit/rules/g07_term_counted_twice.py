@@ -40,6 +40,7 @@ RULE = Rule(
     "One tensor stands more than once among the terms of a loss, so it counts a constant multiple of its weight.",
 )
 LISTENS: tuple[type[Event], ...] = (Backward,)
+NEEDS_DETAIL = True
 
 _Place = tuple[str, int]
 

@@ -42,6 +42,7 @@ RULE = Rule(
     "One term of the loss is computed from trained weights but is a constant for autograd, so it trains nothing.",
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Step)
+NEEDS_DETAIL = True
 
 _WAITING = 64
 _VALUES = 16

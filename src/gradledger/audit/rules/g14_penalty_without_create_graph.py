@@ -40,6 +40,7 @@ RULE = Rule(
     "A penalty on a gradient is a constant, because the gradient was taken without create_graph=True.",
 )
 LISTENS: tuple[type[Event], ...] = (Backward,)
+NEEDS_DETAIL = True
 
 _FIX = "pass create_graph=True to this torch.autograd.grad call"
 

@@ -38,6 +38,7 @@ RULE = Rule(
     "A tensor inside the graph was overwritten in place through a detached alias that shares its memory.",
 )
 LISTENS: tuple[type[Event], ...] = (AliasWritten,)
+NEEDS_DETAIL = True
 
 _FIXES = {
     "detach": "take a copy: .detach().clone()",

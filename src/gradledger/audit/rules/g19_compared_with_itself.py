@@ -36,6 +36,7 @@ RULE = Rule(
     "A loss compares a tensor with its own detached value: it is 0 and so is its gradient.",
 )
 LISTENS: tuple[type[Event], ...] = (Comparison,)
+NEEDS_DETAIL = True
 
 # Losses whose value and gradient are both zero when the two sides are equal (cross-entropy of equal sides is neither).
 _ZERO_AT_EQUAL = frozenset(

@@ -42,6 +42,7 @@ RULE = Rule(
     "The target network is the same module object as the network being trained, so the target is never delayed.",
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
+NEEDS_DETAIL = True
 
 
 @dataclass(slots=True)
