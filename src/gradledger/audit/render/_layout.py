@@ -156,7 +156,10 @@ def _end(report: Report, width: int, footer: Sequence[str]) -> Iterator[Line]:
     if len(groups) > REASONS_SHOWN:
         yield from _plain(f"  and {len(groups) - REASONS_SHOWN} more reasons (all in --format json)", width)
     if report.ended is not None:
+        given = {reason for _, reason in groups}
         for text in report.ended.not_watched:
+            if text in given:
+                continue
             yield from _plain(f"not watched: {text}", width)
         if report.ended.failures:
             count = len(report.ended.failures)
