@@ -274,11 +274,11 @@ def sharing_lines(file: str) -> list[int]:
 
 
 def due_every(file: str, line: int) -> float | None:
-    """How many steps a conditional line may have to wait: the largest plain number in the conditions around it.
+    """How many steps a conditional line may have to wait: the largest number compared with or taken modulo around it.
 
     Names in a condition are looked up among the numbers that the file gives to them (assignments, defaults, keyword
-    arguments, command-line defaults; the smallest counts).  0 when the line stands under no condition; None when a
-    condition holds nothing whose number is known.
+    arguments, command-line defaults; the smallest counts).  0 when the line stands under no condition; None when no
+    such number, or not that of a modulo, is known.
     """
     tree = parsed(file)
     tests = [
@@ -289,15 +289,23 @@ def due_every(file: str, line: int) -> float | None:
     if not tests:
         return 0
     assert tree is not None
-    numbers: list[float] = []
     known = _numbers(tree)
-    for test in tests:
-        for node in ast.walk(test):
-            if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-                numbers.append(node.value)
-            elif isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) in known:
-                numbers.append(known[last_name(node)])
-    return max((n for n in numbers if n > 1), default=None)
+    numbers: list[float] = []
+    for node in (n for test in tests for n in ast.walk(test)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            interval = _number(node.right, known)
+            if interval is None:
+                return None
+            numbers.append(interval)
+        elif isinstance(node, ast.Compare):
+            numbers += [n for c in (node.left, *node.comparators) if (n := _number(c, known)) is not None]
+    return max((n for n in numbers if n >= 1), default=None)
+
+
+def _number(node: ast.expr, known: dict[str, float]) -> float | None:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, (int, float)) else None
+    return known.get(last_name(node))
 
 
 def _covers(node: ast.stmt, line: int) -> bool:
@@ -313,7 +321,7 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def give(name: str, value: ast.expr | None) -> None:
-        if name and isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and value.value > 1:
+        if name and isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and value.value >= 1:
             found[name] = min(value.value, found.get(name, value.value))
 
     for node in ast.walk(tree):

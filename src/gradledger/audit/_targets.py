@@ -82,7 +82,7 @@ class Watch:
                 if len(self.fills) >= _LEAF_SETS:
                     return
                 kept = self.fills[event.leaves] = LeafSet(event)
-            kept.count += 1
+            kept.count += event.weight
             kept.last_iteration = event.iteration
             if kept.detailed is None and event.detailed:
                 kept.detailed = event

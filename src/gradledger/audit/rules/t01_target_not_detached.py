@@ -106,7 +106,7 @@ def _shared(met: Meeting, world: World) -> Finding:
         f"The bootstrap target comes from `{name}`, the network being trained, and keeps its graph: {_seen(met)} "
         "the update "
         "also moved the target towards the prediction (residual gradient).",
-        _fix(met.operand_site, met.target_site, world),
+        _fix_shared(met, world),
         related=sites(met.operand_site, (met.target_site, *outer(met.target_site), met.site, met.learner_site)),
         evidence={
             "grade": "shared network",
@@ -132,7 +132,7 @@ def _separate(met: Meeting, parameters: set[int], world: World) -> Finding:
         f"The bootstrap target keeps its graph through `{name}`: {_seen(met)} the reverse pass also wrote the "
         ".grad of its "
         f"{times(len(takes), 'parameter')}, " + _consequence(trained),
-        _fix(met.operand_site, met.target_site, world),
+        _fix(met.target_site, world),
         related=sites(met.target_site, (met.operand_site, *outer(met.target_site), met.site, met.learner_site)),
         evidence={
             "grade": "target in an optimizer" if trained else "separate target",
@@ -174,7 +174,7 @@ def _through_graph(link: Link, told: set[int], state: Watch, world: World) -> li
             f"({times(link.count, 'time')}) "
             f"and yet {times(count, 'reverse pass')} of a loss over both also wrote the .grad of "
             f"{world.names(reached, 2)}, " + _consequence(trained),
-            _fix(site, site, world),
+            _fix(site, world),
             related=sites(
                 site, (*outer(site), backward.root_site, backward.site, link.site, made_at(link.target, world))
             ),
@@ -203,12 +203,17 @@ def _consequence(trained: bool) -> str:
     return "which no optimizer uses: time and memory for nothing."
 
 
-def _fix(operand: Site, call: Site, world: World) -> str:
-    line = world.source(call) or world.source(operand)
+def _fix(call: Site, world: World) -> str:
+    line = world.source(call)
     plain = _code.assigned_to(line)
-    if plain is None:
-        return "compute the target under `with torch.no_grad():`, or detach it before the loss"
-    name, expression = plain
-    if "=" in name or "," in name:
-        return f"with torch.no_grad(): {line}"
-    return f"with torch.no_grad(): {name} = {expression}"
+    if plain is not None:
+        return f"with torch.no_grad(): {plain[0]} = {plain[1]}"
+    return "compute the target under `with torch.no_grad():`, or detach it before the loss"
+
+
+def _fix_shared(met: Meeting, world: World) -> str:
+    """Detach where the target gets its name, unless the prediction stands in the same expression."""
+    plain = _code.assigned_to(world.source(met.operand_site))
+    if plain is not None and met.operand_site.key() not in (met.site.key(), met.learner_site.key()):
+        return f"{plain[0]} = ({plain[1]}).detach()"
+    return "detach what comes from the next state: gamma * value(s2).detach()"

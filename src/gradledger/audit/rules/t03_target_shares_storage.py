@@ -79,6 +79,13 @@ def update(state: State, event: Event, world: World) -> None:
         kept.iterations.add(event.iteration)
 
 
+def not_checked(state: State, world: World) -> str | None:
+    """With a single network there is nothing to share with."""
+    if state.shared or state.watch.meetings or len({world.root(m) for m in world.modules}) > 1:
+        return None
+    return "the program has no second network"
+
+
 def finish(state: State, world: World) -> list[Finding]:
     found = []
     groups: dict[tuple[str, int], list[_Shared]] = {}

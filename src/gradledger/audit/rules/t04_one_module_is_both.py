@@ -63,6 +63,11 @@ def update(state: Watch, event: Event, world: World) -> None:
     state.take(event)
 
 
+def not_checked(state: Watch, world: World) -> str | None:
+    """Without a comparison of two outputs there is no target."""
+    return None if state.meetings else "no loss compares outputs of modules with each other"
+
+
 def finish(state: Watch, world: World) -> list[Finding]:
     found = []
     told: set[int] = set()

@@ -113,13 +113,18 @@ def _note(state: State, event: TensorRegistered, old: int, world: World) -> None
         state.orphans.pop(next(iter(state.orphans)))
 
 
+def not_checked(state: State, world: World) -> str | None:
+    """Without a copy there is no teacher."""
+    return None if _copies(world) else "no module was copied into another"
+
+
 def finish(state: State, world: World) -> list[Finding]:
     found = _loud(state, world)
     copies = _copies(world)
-    groups: dict[tuple[str, int], list[tuple[tuple[int, str], _Replaced]]] = {}
+    groups: dict[int, list[tuple[tuple[int, str], _Replaced]]] = {}
     for place, one in state.places.items():
         if one.last_iteration > 0 and _is_copy(place[0], copies, world):
-            groups.setdefault(one.first.site.key(), []).append((place, one))
+            groups.setdefault(world.root(place[0]), []).append((place, one))
     for group in groups.values():
         finding = _finding(group, state, copies, world)
         if finding is not None:

@@ -86,7 +86,7 @@ def _note(state: State, event: Copied, world: World) -> None:
         kept = state.follows[key] = _Follow(event, event)
     if kept.count == 0 or event.iteration != kept.last_iteration:
         kept.iterations += 1
-    kept.count += 1
+    kept.count += event.weight
     carried = bool(event.buffers_followed) or any(world.tensor(t).role == "buffer" for _, t in event.pairs)
     if carried and event.iteration > 0:
         kept.with_buffers += 1

@@ -78,8 +78,8 @@ def update(state: State, event: Event, world: World) -> None:
         kept = state.effects.get(key)
         if kept is None:
             kept = state.effects[key] = _Effect(event, event)
-        kept.count += 1
-        kept.idle += event.changed is False or event.tau == 0.0
+        kept.count += event.weight
+        kept.idle += event.weight if event.changed is False or event.tau == 0.0 else 0
         kept.last = event
         _ran(state, event.site)
     elif isinstance(event, StateLoaded):

@@ -1,0 +1,90 @@
+"""Evidence from the source of a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradledger.audit import _code
+
+
+def write(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "program.py"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_called_names_are_those_of_plain_names(tmp_path: Path) -> None:
+    file = write(tmp_path, "y = self.target(self.encode(s)).max(1)\nz = nets['q'](x)\n")
+    assert _code.called_names(file, 1) == ["target", "encode"]
+    assert _code.called_names(file, 2) == ["q"]
+    assert _code.called_names("nowhere.py", 1) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["self.target = self.online", "target = online", "a, target = b, online", "online = target = Net()"]
+)
+def test_aliases(tmp_path: Path, text: str) -> None:
+    assert _code.alias_line(write(tmp_path, text + "\n"), ["target"], ["online"]) == ("target", "online", 1)
+
+
+@pytest.mark.parametrize("text", ["target = copy.deepcopy(online)", "target = online()", "online = target"])
+def test_what_is_no_alias(tmp_path: Path, text: str) -> None:
+    assert _code.alias_line(write(tmp_path, text + "\n"), ["target"], ["online"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("target_net", True), ("qTarget", True), ("ema", True), ("ref_model", True), ("old_policy", True),
+        ("q_tgt", True),
+        ("schema", False), ("threshold", False), ("flag", False), ("prefix", False), ("q_net", False),
+    ],
+)  # fmt: skip
+def test_names_that_say_lagging(name: str, says: bool) -> None:
+    assert _code.lagging(name) is says
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("tgt.load_state_dict(net.state_dict())", [1]),
+        ("state = net.state_dict()\ntgt.load_state_dict(state)", [2]),
+        ("for t, p in zip(tgt.parameters(), net.parameters()):\n    t.data.copy_(p.data)", [1]),
+        ("for t, p in zip(tgt.parameters(), net.parameters()):\n    t = 0.9 * t + 0.1 * p", [1]),
+        ("mine = tgt.state_dict()\nfor k in mine:\n    mine[k] = net.state_dict()[k]", [3]),
+        ("def sync():\n    tgt.load_state_dict(net.state_dict())\nsync()", [2, 3]),
+        ("soft_update(net, tgt, 0.1)", [1]),
+        ("torch._foreach_lerp_(list(tgt.parameters()), list(net.parameters()), 0.1)", [1]),
+        ("tgt.load_state_dict(torch.load(path))", []),
+        ("net.load_state_dict(tgt.state_dict())", []),
+        ("for p in tgt.parameters():\n    p.requires_grad = False", []),
+        ("y = tgt(x)", []),
+    ],
+)
+def test_lines_that_update(tmp_path: Path, text: str, lines: list[int]) -> None:
+    assert list(_code.update_lines(write(tmp_path, text + "\n"), ["tgt"])) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "due"),
+    [
+        ("sync()", 1, 0),
+        ("if step % 25 == 0:\n    sync()", 2, 25),
+        ("EVERY = 40\nif (step + 1) % EVERY == 0:\n    sync()", 3, 40),
+        ("def learn(n, every=30):\n    if n % every == 0:\n        sync()", 3, 30),
+        ("parser.add_argument('--sync-every', default=70)\nif n % args.sync_every == 0:\n    sync()", 3, 70),
+        ("if (step + 1) % every == 0:\n    sync()", 2, None),
+        ("if ready:\n    sync()", 2, None),
+        ("if __name__ == '__main__':\n    sync()", 2, 0),
+        ("if n > 500 and n % 10 == 0:\n    sync()", 2, 500),
+    ],
+)
+def test_how_long_a_condition_may_wait(tmp_path: Path, text: str, line: int, due: float | None) -> None:
+    assert _code.due_every(write(tmp_path, text + "\n"), line) == due
+
+
+def test_lines_that_bind_memory(tmp_path: Path) -> None:
+    text = "a.data = b.data\na.data = b.data.clone()\na.data.copy_(b.data)\nt.load_state_dict(s, assign=True)\n"
+    assert _code.sharing_lines(write(tmp_path, text)) == [1, 4]
