@@ -100,8 +100,33 @@ def is_copy(tensor: int, world: World) -> bool:
     return any(link.first.source != root for root in world.owner_roots(tensor) for link in world.copy_links(root))
 
 
+def is_written(tensor: int, world: World) -> bool:
+    """Whether this very tensor takes its values from another network's, again and again."""
+    for owner in world.owners(tensor):
+        for link in world.copy_links(owner):
+            if link.count >= 2 and link.first.source != link.first.target:
+                if any(target == tensor for _, target in link.last.pairs):
+                    return True
+    return False
+
+
+def took_a_held_place(tensor: int, world: World) -> bool:
+    """Whether the tensor was registered where one stood that an optimizer holds: `load_state_dict(assign=True)`, or a
+    new Parameter under an old name."""
+    before = world.tensor(tensor).replaces
+    while before is not None:
+        if any(world.optimizer(o).steps > 0 for o in world.holders(before)):
+            return True
+        before = world.tensor(before).replaces
+    return False
+
+
 def _registered(tensor: int, world: World) -> str:
     info = world.tensor(tensor)
+    if took_a_held_place(tensor, world):
+        return "M4"
+    if is_written(tensor, world):
+        return "G12"
     optimizers = siblings_optimizers(tensor, world)
     if not optimizers and idle_optimizer(tensor, world) is not None:
         return "M5"

@@ -112,9 +112,10 @@ class Schedule:
 
 @dataclass(slots=True)
 class State:
-    """Schedules by scheduler; the loader pass under way."""
+    """Schedules by scheduler and by optimizer; the loader pass under way."""
 
     schedules: dict[int, Schedule] = field(default_factory=dict)
+    of_optimizer: dict[int, list[Schedule]] = field(default_factory=dict)
     begun: ev.LoaderEpoch | None = None
 
 
@@ -122,9 +123,8 @@ def update(state: State, event: ev.Event, world: World) -> None:
     """Take in one event of `LISTENS`."""
     if isinstance(event, ev.Step):
         if state.begun is not None:
-            for schedule in state.schedules.values():
-                if schedule.made.optimizer == event.optimizer:
-                    _count_pass(schedule, state.begun, event)
+            for schedule in state.of_optimizer.get(event.optimizer, ()):
+                _count_pass(schedule, state.begun, event)
     elif isinstance(event, ev.SchedulerStep):
         stepped = state.schedules.get(event.scheduler)
         if stepped is not None:
@@ -134,9 +134,9 @@ def update(state: State, event: ev.Event, world: World) -> None:
     elif isinstance(event, ev.SchedulerMade):
         steps = world.optimizer(event.optimizer).steps
         rate = event.lrs[0] if event.lrs else 0.0
-        state.schedules[event.scheduler] = Schedule(
-            event, optimizer_steps=steps, steps_at_making=steps, peak=rate, last=rate
-        )
+        schedule = Schedule(event, optimizer_steps=steps, steps_at_making=steps, peak=rate, last=rate)
+        state.schedules[event.scheduler] = schedule
+        state.of_optimizer.setdefault(event.optimizer, []).append(schedule)
 
 
 def _count_pass(schedule: Schedule, begun: ev.LoaderEpoch, step: ev.Step) -> None:

@@ -48,7 +48,7 @@ def update(state: _no_optimizer.State, event: Event, world: World) -> None:
 
 def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
     findings = []
-    leaves = _no_optimizer.unheld(state, world, "M4")
+    leaves = _no_optimizer.unheld(state, world, "M4", together=False)
     for site, group in _no_optimizer.by_line(leaves, lambda t: joined_site(t, world)):
         first = group[0]
         optimizer = _no_optimizer.optimizer_of(first.tensor, world)

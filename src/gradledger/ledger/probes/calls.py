@@ -19,6 +19,7 @@ from gradledger.core.site import Site
 from gradledger.ledger import _site, _terms
 from gradledger.ledger._graph import mark
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Call, Op, Value
 from gradledger.ledger.probes import modes, modules
@@ -81,6 +82,10 @@ class _Probe:
             if known is not None and known not in self.used:
                 self.used.add(known)
                 self.recorder.emit(ModuleUsed, _site.here(1), module=known)
+                root = self.entered[0][0]() if self.entered else None
+                if root is not None and not self.recorder.part(Registry).parents.get(known):
+                    # it came into the tree past the registration hooks: `Sequential.insert`, a table written by hand
+                    modules.scan_tree(self.session, root)
             self.entered.append((weakref.ref(module), call))
             self.trace.depth = len(self.entered)
             if isinstance(module, _FAST_PATH) and not module.training and not self.aside:
