@@ -144,6 +144,8 @@ class _Warnings(ModuleType):
 
 
 _Warnings.__name__ = _Warnings.__qualname__ = "module"
+
+
 def _compiling() -> bool:
     """Whether torch's compiler reads the code that runs now; torch's own function once torch is loaded."""
     return False

@@ -167,7 +167,7 @@ class _Probe:
             self.session.leaves_in_loss.update(leaf for leaf in behind if leaf is not None)
             zero = op.options.get("_zero")
             name = "difference" if op.name in ("sub", "rsub") else op.name
-            number = one.number  # not `one` itself: a cycle would keep the graph alive until the next garbage collection
+            number = one.number  # not `one` itself: that cycle would keep the graph alive
 
             def emit(
                 number: int = number,
