@@ -45,9 +45,10 @@ class Outcome:
     """How a program ended.
 
     `exit_code` is what a shell would see from ``python`` (0 to 255; 130 after an uncaught KeyboardInterrupt, which also
-    sets `signal`).  `exception` and `message` describe the uncaught error, None for none and for SystemExit.  `sites`
-    is its traceback without the lines of Python and torch, innermost last.  `watched` says whether the probes went in
-    (they do not in a program that never imports torch); `watch_error` is the traceback of an installation that failed.
+    sets `signal`: see `leave`).  `exception` and `message` describe the uncaught error, None for none and for
+    SystemExit.  `sites` is its traceback without the lines of Python and torch, innermost last.  `watched` says whether
+    the probes went in (they do not in a program that never imports torch); `watch_error` is the traceback of an
+    installation that failed.
     """
 
     exit_code: int
@@ -122,7 +123,8 @@ def run(
     handlers run later, when the process ends (see `leave`).  Both are skipped in a child that the program forks: such a
     child ends inside this function, as it would under ``python``.
     """
-    undo_frames, undo_warnings = _frames.install(), _warnings.install()
+    _frames.install()  # both stay to the end of the process: exit handlers, too, may print tracebacks and warnings
+    _warnings.install()
     arm = _Arm(once_loaded, before)
     owner = os.getpid()
     main = _take_over(target)
@@ -151,8 +153,6 @@ def run(
     outcome = Outcome(exit_code, name, message, sites, interrupt, arm.called, arm.failure)
     error = None
     after(outcome)
-    undo_warnings()
-    undo_frames()
     return outcome
 
 
@@ -160,9 +160,15 @@ _frames.entry(run)
 
 
 def leave(outcome: Outcome, exit_code: int | None = None) -> NoReturn:
-    """End the process as the program ended: with its exit code (or `exit_code`), or killed by its signal."""
+    """End the process as the program ended: with its exit code (or `exit_code`), or by its KeyboardInterrupt.
+
+    The interrupt, whose traceback is printed already, is raised once more and has to reach the top of the process:
+    what Python makes of it at its very end (a signal or the code 1) is then its own affair, as without us.
+    """
     if outcome.signal is not None and exit_code is None:
-        _end(outcome.exit_code, outcome.signal)
+        error = getattr(sys, "last_value", None)
+        sys.excepthook = lambda *_: None
+        raise error if isinstance(error, KeyboardInterrupt) else KeyboardInterrupt
     sys.exit(outcome.exit_code if exit_code is None else exit_code)
 
 
