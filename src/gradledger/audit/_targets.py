@@ -41,6 +41,7 @@ class Meeting:
     op: str
     site: Site
     operand_site: Site
+    operand_op: str
     target_site: Site
     learner_site: Site
     made_from: tuple[str, ...]
@@ -133,6 +134,7 @@ class Watch:
                 op=event.op,
                 site=event.site,
                 operand_site=target.site,
+                operand_op=target.op,
                 target_site=theirs.site,
                 learner_site=mine.site,
                 made_from=(*learner.made_from, *target.made_from),

@@ -99,15 +99,17 @@ def _holds_both(parameters: set[int], known: list[Link]) -> bool:
 
 def _shared(met: Meeting, world: World) -> Finding:
     name = world.module_name(met.target)
+    # the arithmetic that makes the target, or (when that was gathered, stacked, ...) the call it starts from
+    arithmetic = met.operand_site.file and met.operand_op in ("add", "sub", "rsub", "mul", "where")
+    site = met.operand_site if arithmetic else _call_in(met.operand_site.function, met.target_site)
     return Finding(
         "T1",
         "error",
-        met.operand_site if met.operand_site.file else met.target_site,
-        f"The bootstrap target comes from `{name}`, the network being trained, and keeps its graph: {_seen(met)} "
-        "the update "
-        "also moved the target towards the prediction (residual gradient).",
+        site,
+        f"The bootstrap target comes from `{name}`, the network being trained, and keeps its graph: {_seen(met)} the "
+        "update also moved the target towards the prediction (residual gradient).",
         _fix_shared(met, world),
-        related=sites(met.operand_site, (met.target_site, *outer(met.target_site), met.site, met.learner_site)),
+        related=sites(site, (met.operand_site, met.target_site, *outer(met.target_site), met.site, met.learner_site)),
         evidence={
             "grade": "shared network",
             "network": name,
@@ -119,6 +121,14 @@ def _shared(met: Meeting, world: World) -> Finding:
         subject=name,
         iteration=met.first_iteration,
     )
+
+
+def _call_in(function: str, call: Site) -> Site:
+    """The line of a call as seen from `function`: the call itself, or the line there that led to it."""
+    for frame in call.callers if call.function != function else ():
+        if frame.function == function:
+            return Site(frame.file, frame.line, frame.function)
+    return call
 
 
 def _separate(met: Meeting, parameters: set[int], world: World) -> Finding:

@@ -32,7 +32,16 @@ from gradledger.audit._phrases import times
 from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Comparison, Copied, Event, StateLoaded, ValuesCompared
+from gradledger.core.events import (
+    Backward,
+    Comparison,
+    Copied,
+    Event,
+    ParametersIterated,
+    StateLoaded,
+    StateTaken,
+    ValuesCompared,
+)
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -41,7 +50,15 @@ RULE = Rule(
     "target networks",
     "A target network is meant to follow another one, but no update ever reaches it.",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Copied, StateLoaded, ValuesCompared)
+LISTENS: tuple[type[Event], ...] = (
+    Backward,
+    Comparison,
+    Copied,
+    ParametersIterated,
+    StateLoaded,
+    StateTaken,
+    ValuesCompared,
+)
 
 _PATIENCE = 50  # optimizer steps without any update before the source is asked
 _LOADS = 8
@@ -64,6 +81,7 @@ class State:
     effects: dict[tuple[int, int, tuple[str, int]], _Effect] = field(default_factory=dict)
     ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
     loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
+    walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walked over parameters or took a state
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)
 
@@ -87,6 +105,9 @@ def update(state: State, event: Event, world: World) -> None:
         if event.owner == "module" and event.iteration > 0:
             state.loads.setdefault(event.ident, []).append(event)
             del state.loads[event.ident][_LOADS:]
+    elif isinstance(event, (ParametersIterated, StateTaken)):
+        if event.iteration > 0 and len(state.walked) < 10_000:
+            state.walked.add(event.site.key())
     elif isinstance(event, ValuesCompared):
         if event.changed:
             state.moved.add(event.module)
@@ -295,14 +316,23 @@ def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
             continue
         if met.target in state.moved or state.still.get(met.target, 0) < _PATIENCE - 5:
             continue
-        lines = _pending(met, state, world) or _idle_loads(met.target, state, world)
-        if lines:
-            found.append((_never(met, lines, world), met.target))
+        attempts = _pending(met, state, world) or _idle_loads(met.target, state, world)
+        if attempts:
+            found.append((_never(met, attempts, world), met.target))
     return found
 
 
-def _pending(met: Meeting, state: State, world: World) -> list[Site]:
-    """Lines of the program that would update the target and on which no copy has happened."""
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A statement that would update the target.  `ran`: it was seen to run; `due`: steps its condition may wait."""
+
+    sites: tuple[Site, ...]
+    ran: bool
+    due: float = 0
+
+
+def _pending(met: Meeting, state: State, world: World) -> list[_Attempt]:
+    """Statements of the program that would update the target and by which no copy has happened."""
     called = _code.called_names(met.target_site.file, met.target_site.line)
     predicted = _code.called_names(met.learner_site.file, met.learner_site.line)
     names = {n for n in called if n not in predicted}
@@ -316,25 +346,30 @@ def _pending(met: Meeting, state: State, world: World) -> list[Site]:
         for line, span in _code.update_lines(file, names).items():
             if any((file, inner) in state.ran for inner in span):
                 continue
+            ran = any((file, inner) in state.walked for inner in span)
             due = _code.due_every(file, line)
-            if due is None and steps >= _LONG:
+            if due is None and (steps >= _LONG or ran):
                 due = 0
             if due is None or due > steps:
                 return []  # its turn may not have come yet
-            found += [Site(file, inner, "") for inner in span[:3]]
-    return found
+            # of a loop, the line in it that writes comes first
+            sites = [Site(file, inner, "") for inner in span[:3]]
+            found.append(_Attempt((*sites[1:2], sites[0], *sites[2:]), ran, due))
+    # what ran in vain is the line to edit; else the condition that never came true
+    return sorted(found, key=lambda a: (not a.ran, a.due == 0))
 
 
-def _idle_loads(module: int, state: State, world: World) -> list[Site]:
+def _idle_loads(module: int, state: State, world: World) -> list[_Attempt]:
     """Lines that load a state into the target again and again, which stays the same for all that."""
     mine = {module, *world.descendants(module), *world.ancestors(module)}
     loads = [e for ident, events in state.loads.items() if ident in mine for e in events if e.site.file]
-    return list({e.site.key(): e.site for e in loads}.values()) if len(loads) > 1 else []
+    return [_Attempt((e.site,), True) for e in loads] if len(loads) > 1 else []
 
 
 def _remade(module: int, known: list[Link], world: World) -> bool:
     """The program replaces the target by a new deep copy instead of writing into it."""
-    if world.module(module).freed:
+    freed = world.module(module).freed_iteration
+    if freed is not None and freed < world.iteration:
         return True
     mine = [k for k in known if k.deep and k.target == module]
     return any(
@@ -344,25 +379,27 @@ def _remade(module: int, known: list[Link], world: World) -> bool:
     )
 
 
-def _never(met: Meeting, lines: list[Site], world: World) -> Finding:
+def _never(met: Meeting, attempts: list[_Attempt], world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
-    site = lines[0]
+    first, *others = [site for attempt in attempts for site in attempt.sites]
+    ran = attempts[0].ran
     return Finding(
         "T8",
         "error",
-        site,
+        first,
         f"`{name}` gives the target for `{online}` but has not changed in {times(steps, 'step')}: this update "
-        "never ran or had "
-        "no effect.",
-        "make sure that this line runs while training, and that it writes into the target's own tensors",
-        related=sites(site, (*lines[1:8], met.target_site, made_at(met.target, world))),
+        + ("runs without writing a new value into it." if ran else "has never run."),
+        "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
+        if ran
+        else "see to it that the condition comes true while training, every few hundred steps",
+        related=sites(first, (*others[:8], met.target_site, made_at(met.target, world))),
         evidence={
             "target": name,
             "network": online,
             "steps": steps,
-            "update_lines": [s.line for s in lines[:6]],
-            "why": "never ran",
+            "update_lines": list(dict.fromkeys(s.line for s in (first, *others)))[:6],
+            "why": "no effect" if ran else "never ran",
         },
         count=1,
         subject=name,
