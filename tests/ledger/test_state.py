@@ -22,8 +22,7 @@ from gradledger.core.events import (
     StorageShared,
     TensorRegistered,
 )
-from gradledger.ledger._states import print_of_state
-from gradledger.ledger.probes.state import contents
+from gradledger.ledger._states import contents, print_of_state
 
 
 class Scaled(nn.Module):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._registry import tree
@@ -24,6 +25,7 @@ MAX_SNAPSHOTS = 256
 MAX_PLAIN = 4096  # elements of a plain attribute whose value is remembered
 MAX_PLAINS = 32  # such attributes of one module tree
 MAX_WALKED = 20_000  # objects of one saved or loaded file that are looked at
+LOOKED = 8  # tensors of a state in which a blend is looked for
 PRINTED = 12  # tensors of a state whose elements go into its print
 
 
@@ -176,4 +178,78 @@ def that_differ(then: dict[str, torch.Tensor], now: dict[str, torch.Tensor]) -> 
     )
 
 
-__all__ = ["FILE", "Snapshot", "States", "copies_of", "parts", "plain_tensors", "print_of_state", "that_differ"]
+def contents(value: Any) -> tuple[str, ...]:
+    """What a file holds, by owner: "module", "optimizer", "scheduler", "rng", "number", "other"."""
+    found: list[str] = []
+    entries = list(value.items()) if type(value) is dict and not is_module_state(value) else [("", value)]
+    if is_optimizer_state(value) or is_scheduler_state(value):
+        entries = [("", value)]
+    for name, entry in entries[:256]:
+        inner = [entry, *(entry if type(entry) in (list, tuple) else entry.values() if type(entry) is dict else ())]
+        if isinstance(entry, torch.nn.Module) or is_module_state(entry):
+            found.append("module")
+        elif any(is_optimizer_state(v) or isinstance(v, torch.optim.Optimizer) for v in inner):
+            found.append("optimizer")
+        elif any(is_scheduler_state(v) or isinstance(v, LRScheduler) for v in inner):
+            found.append("scheduler")
+        elif is_random_state(entry) or "rng" in str(name).lower() or "random" in str(name).lower():
+            found.append("rng")
+        elif any(is_module_state(v) or isinstance(v, torch.nn.Module) for v in inner):
+            found.append("module")
+        else:
+            found.append("number" if isinstance(entry, (int, float)) else "other")
+    return tuple(dict.fromkeys(found))
+
+
+def differs(own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]) -> bool | None:
+    """Whether loading `given` would change anything; None when no tensor can be compared."""
+    keys = [k for k, t in given.items() if k in own and own[k][1].shape == t.shape]
+    seen: bool | None = None
+    for key in keys:
+        mine, new = own[key][1], given[key]
+        if not readable(mine) or not readable(new):
+            continue
+        seen = False
+        if elements(mine) != elements(new) or (mine.numel() <= 65536 and not equal(mine, new)):
+            return True
+    return seen
+
+
+def blend(
+    own: dict[str, tuple[str, torch.Tensor]],
+    given: dict[str, torch.Tensor],
+    theirs: dict[str, tuple[str, torch.Tensor]],
+) -> float | None:
+    """The weight tau with which given = tau * theirs + (1 - tau) * own in a few elements; None when there is none."""
+    found: list[float] = []
+    keys = [k for k, t in given.items() if k in own and k in theirs and t.is_floating_point()]
+    if len(keys) < len(given) / 2:
+        return None
+    for key in keys[:: max(1, len(keys) // LOOKED)][:LOOKED]:
+        mine, new, source = own[key][1], given[key], theirs[key][1]
+        if not (mine.shape == new.shape == source.shape) or not all(readable(t) for t in (mine, new, source)):
+            return None
+        for a, b, c in zip(elements(mine), elements(new), elements(source), strict=True):
+            if abs(c - a) > 1e-3 * max(1.0, abs(a)):
+                found.append((b - a) / (c - a))
+            elif abs(b - a) > 1e-3 * max(1.0, abs(a)):
+                return None
+    if not found or max(found) - min(found) > 0.02 or not -1e-3 <= min(found) <= 1.001:
+        return None
+    return round(sorted(found)[len(found) // 2], 6)
+
+
+__all__ = [
+    "FILE",
+    "MAX_PLAIN",
+    "Snapshot",
+    "States",
+    "blend",
+    "contents",
+    "copies_of",
+    "differs",
+    "parts",
+    "plain_tensors",
+    "print_of_state",
+    "that_differ",
+]

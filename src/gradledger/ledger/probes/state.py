@@ -20,23 +20,24 @@ from gradledger.ledger._registry import Registry, tree_tensors
 from gradledger.ledger._session import Session
 from gradledger.ledger._states import (
     FILE,
+    MAX_PLAIN,
     Snapshot,
     States,
+    blend,
+    contents,
     copies_of,
+    differs,
     is_module_state,
     is_optimizer_state,
-    is_random_state,
     is_scheduler_state,
     parts,
     plain_tensors,
     tensors_in,
     that_differ,
 )
-from gradledger.ledger._values import elements, equal, readable, same_memory
+from gradledger.ledger._values import readable, same_memory
 from gradledger.ledger.probes.copies import Copies, tell, tell_shared
 from gradledger.ledger.probes.modules import know, register_tree
-
-LOOKED = 8  # tensors of a state whose values are compared before a load
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class _Probe:
         load = self._origin(module, number, own, given)
         load.own = own
         if self.often.worth_telling(("changed", number), first=20):
-            load.changed = _differs(own, given)
+            load.changed = differs(own, given)
         self.copies.captured = []
         return load
 
@@ -137,7 +138,7 @@ class _Probe:
         for taker in reversed(self.takers):
             source = self.recorder.modules.get(taker)
             if source is not None and taker != number:
-                tau = _blend(own, given, tree_tensors(source))
+                tau = blend(own, given, tree_tensors(source))
                 if tau is not None:
                     return _Load("live", source, tau, None, None)
         return _Load("unknown", None, None, None, None)
@@ -240,7 +241,7 @@ class _Probe:
         if load.snapshot is not None:
             then = load.snapshot.plain
         elif source is not None and source is not module and load.tau == 1.0:
-            then = {k: t for k, t in plain_tensors(source).items() if readable(t) and t.numel() <= 4096}
+            then = {k: t for k, t in plain_tensors(source).items() if readable(t) and t.numel() <= MAX_PLAIN}
         else:
             return ()
         return that_differ(then, plain_tensors(module)) if then else ()
@@ -297,67 +298,6 @@ class _Probe:
         for tensor in tensors_in(content):
             self.states.loaded.note(tensor, FILE)
         self.recorder.emit(FileTouched, method="load", what=contents(content))
-
-
-def contents(value: Any) -> tuple[str, ...]:
-    """What a file holds, by owner: "module", "optimizer", "scheduler", "rng", "number", "other"."""
-    found: list[str] = []
-    entries = list(value.items()) if type(value) is dict and not is_module_state(value) else [("", value)]
-    if is_optimizer_state(value) or is_scheduler_state(value):
-        entries = [("", value)]
-    for name, entry in entries[:256]:
-        inner = [entry, *(entry if type(entry) in (list, tuple) else entry.values() if type(entry) is dict else ())]
-        if isinstance(entry, torch.nn.Module) or is_module_state(entry):
-            found.append("module")
-        elif any(is_optimizer_state(v) or isinstance(v, torch.optim.Optimizer) for v in inner):
-            found.append("optimizer")
-        elif any(is_scheduler_state(v) or isinstance(v, LRScheduler) for v in inner):
-            found.append("scheduler")
-        elif is_random_state(entry) or "rng" in str(name).lower() or "random" in str(name).lower():
-            found.append("rng")
-        elif any(is_module_state(v) or isinstance(v, torch.nn.Module) for v in inner):
-            found.append("module")
-        else:
-            found.append("number" if isinstance(entry, (int, float)) else "other")
-    return tuple(dict.fromkeys(found))
-
-
-def _differs(own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]) -> bool | None:
-    """Whether loading `given` would change anything; None when no tensor can be compared."""
-    keys = [k for k, t in given.items() if k in own and own[k][1].shape == t.shape]
-    seen: bool | None = None
-    for key in keys:
-        mine, new = own[key][1], given[key]
-        if not readable(mine) or not readable(new):
-            continue
-        seen = False
-        if elements(mine) != elements(new) or (mine.numel() <= 65536 and not equal(mine, new)):
-            return True
-    return seen
-
-
-def _blend(
-    own: dict[str, tuple[str, torch.Tensor]],
-    given: dict[str, torch.Tensor],
-    theirs: dict[str, tuple[str, torch.Tensor]],
-) -> float | None:
-    """The weight tau with which given = tau * theirs + (1 - tau) * own in a few elements; None when there is none."""
-    found: list[float] = []
-    keys = [k for k, t in given.items() if k in own and k in theirs and t.is_floating_point()]
-    if len(keys) < len(given) / 2:
-        return None
-    for key in keys[:: max(1, len(keys) // LOOKED)][:LOOKED]:
-        mine, new, source = own[key][1], given[key], theirs[key][1]
-        if not (mine.shape == new.shape == source.shape) or not all(readable(t) for t in (mine, new, source)):
-            return None
-        for a, b, c in zip(elements(mine), elements(new), elements(source), strict=True):
-            if abs(c - a) > 1e-3 * max(1.0, abs(a)):
-                found.append((b - a) / (c - a))
-            elif abs(b - a) > 1e-3 * max(1.0, abs(a)):
-                return None
-    if not found or max(found) - min(found) > 0.02 or not -1e-3 <= min(found) <= 1.001:
-        return None
-    return round(sorted(found)[len(found) // 2], 6)
 
 
 def install(session: Session) -> Undo:
