@@ -69,7 +69,7 @@ class Lifecycle:
         leaf = self.leaves.get(number)
         if leaf is None:
             leaf = self.leaves[number] = Leaf(number, Ref(tensor))
-            grad = _grad(tensor)
+            grad = grad_of(tensor)
             if grad is not None:
                 leaf.assigned = True
                 leaf.grad = Ref(grad)
@@ -82,7 +82,7 @@ class Lifecycle:
         tensor = leaf.ref()
         if tensor is None:
             return None
-        grad = _grad(tensor)
+        grad = grad_of(tensor)
         if grad is None:
             if leaf.fills or leaf.assigned or leaf.zeroed:
                 if leaf.fills:
@@ -146,7 +146,7 @@ class Lifecycle:
         filled = []
         for leaf in self.leaves.values():
             tensor = leaf.ref()
-            grad = _grad(tensor) if tensor is not None else None
+            grad = grad_of(tensor) if tensor is not None else None
             before, leaf.before = leaf.before, None
             if grad is None:
                 continue
@@ -171,7 +171,7 @@ class Lifecycle:
             number = self.recorder.tensors.find(tensor)
             leaf = self.leaves.get(number) if number is not None else None
             if leaf is None:
-                if _grad(tensor) is None:
+                if grad_of(tensor) is None:
                     continue
                 leaf = self.follow(tensor)
             if self._look(leaf, gone) is not None:
@@ -182,7 +182,7 @@ class Lifecycle:
         """The clear has happened."""
         for leaf in leaves:
             tensor = leaf.ref()
-            grad = _grad(tensor) if tensor is not None else None
+            grad = grad_of(tensor) if tensor is not None else None
             leaf.empty()
             leaf.zeroed = grad is not None
             leaf.grad = None if grad is None else Ref(grad)
@@ -198,7 +198,7 @@ class Lifecycle:
             order.append((leaf, tensor))
         lost = self._found_gone(gone)
         for leaf, tensor in order:
-            grad = _grad(tensor)
+            grad = grad_of(tensor)
             if grad is None:
                 kind = "none"
             elif leaf.fills:
@@ -220,9 +220,9 @@ class Lifecycle:
             if leaf is not None and tensor.requires_grad:
                 for fill in leaf.fills:
                     fill[1] += 1
-                if leaf.grad is not None and _grad(tensor) is not leaf.grad():
+                if leaf.grad is not None and grad_of(tensor) is not leaf.grad():
                     # the optimizer itself replaced or removed the gradient
-                    grad = _grad(tensor)
+                    grad = grad_of(tensor)
                     leaf.grad = None if grad is None else Ref(grad)
                     if grad is None:
                         leaf.empty()
@@ -232,9 +232,17 @@ class Lifecycle:
         for tensor in tensors:
             number = self.recorder.tensors.find(tensor)
             leaf = self.leaves.get(number) if number is not None else None
-            grad = _grad(tensor)
+            grad = grad_of(tensor)
             if leaf is not None and grad is not None:
                 leaf.version = grad._version
+
+    def refresh(self) -> None:
+        """Histories were brought up to date from elsewhere: take the gradients as they are now."""
+        for leaf in self.leaves.values():
+            tensor = leaf.ref()
+            grad = grad_of(tensor) if tensor is not None else None
+            leaf.grad = None if grad is None else Ref(grad)
+            leaf.zeroed = grad is not None and not leaf.fills and not leaf.assigned
 
     def was_read(self, tensor: torch.Tensor) -> int | None:
         """The program read this leaf's gradient.  Returns its number when it is followed."""
@@ -268,7 +276,8 @@ class Lifecycle:
         return chosen
 
 
-def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
+def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a leaf."""
     if not tensor.is_leaf:
         return None  # reading .grad of a non-leaf would warn
     return tensor.grad
@@ -276,7 +285,7 @@ def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _still_there(leaf: Leaf) -> bool:
     tensor = leaf.ref()
-    return tensor is not None and _grad(tensor) is not None
+    return tensor is not None and grad_of(tensor) is not None
 
 
 def _all_zero(grad: torch.Tensor | None) -> bool:

@@ -40,12 +40,13 @@ def observe(
     raised: Raised | None = None,
     nest: Nest | None = None,
     abroad: Callable[[], None] | None = None,
+    skip: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> Undo:
     """Replace `owner.name` by a wrapper that calls `before(args, kwargs) -> state`, the original, then
     `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
 
     For methods `args[0]` is the instance.  With `before` absent the state is None.  With `nest` only the outermost call
-    is seen.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks
+    is seen.  `skip` may say, without a guard and at once, that a call need not be looked at.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks
     `_site.here(...)` skips every frame of this package by itself.
     """
     own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
@@ -55,6 +56,8 @@ def observe(
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # the compiler reads this as True and goes straight on to the original
+            return original(*args, **kwargs)
+        if skip is not None and skip(args, kwargs):
             return original(*args, **kwargs)
         state: Any = None
         if abroad is not None and recorder.abroad:

@@ -21,14 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradledger.core.events import Event, ModuleFreed, ModuleMade
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._doze import Doze, Held, Woken
 from gradledger.ledger._identity import FollowedTable, WeakTable
 
 E = TypeVar("E", bound=Event)
 P = TypeVar("P")
-Held = tuple[type[Event], Site, tuple[Any, ...], dict[str, Any]]  # a fact that is not told yet
 
 FULL_ITERATIONS = 20  # watched in full from the start
-SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many
+SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many, and out of five times as many
+SAMPLE_LESS_AFTER = 500  # from this iteration on
 SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
 TOLD_OF_A_KIND = 400  # iterations of one signature that are told before they are only counted (as in _thin.KEEP)
@@ -115,6 +116,9 @@ class Recorder:
         self._waiting: dict[tuple[Any, ...], int] = {}  # counted only since one of them was told last
         self._previous_signature: tuple[Any, ...] = ()
         self._loud = False
+        self._may_doze = False
+        self.doze = Doze()
+        self.on_wake: list[Callable[[], Woken]] = []
         self.counted_only = 0
         self._closed = False
 
@@ -180,6 +184,8 @@ class Recorder:
         if site is None:
             site = _site.here(1)
         with self._lock:
+            if self.doze.asleep:
+                self.wake()
             self._loud = True
             if self._held or self._previous is not None:
                 self._tell_held()
@@ -194,7 +200,15 @@ class Recorder:
             self.sink.put(event)
         return event
 
-    def note(self, cls: type[E], site: Site, signature: tuple[Any, ...], values: dict[str, Any], /) -> None:
+    def note(
+        self,
+        cls: type[E],
+        site: Site,
+        signature: tuple[Any, ...],
+        values: dict[str, Any],
+        /,
+        key: tuple[Any, ...] | None = None,
+    ) -> None:
         """Record a fact of the everyday cycle (clear, backward, step, scheduler step, ...).
 
         In an iteration that is not watched in detail such facts are held back until the iteration ends, or until
@@ -203,14 +217,20 @@ class Recorder:
         counted.  One of them is told again whenever those left out since are a twentieth of all, with their number as
         its weight; and so is the one right before an iteration that is told.  That keeps the watch of a long, steady
         run cheap and its ledger small, and loses no change: an iteration that differs in anything is told in full.
+        `key` tells the call apart while dozing (see `_doze`); without it, line and signature do.
         """
         if not self.enabled:
             return
+        full = (cls.KIND, site.file, site.line, signature)
+        if self.doze.asleep:
+            if key is None and self.doze.expects(full):
+                return
+            self.wake()
         if self.detail or self._loud or self._deferred or self._dead_modules:
             self.emit(cls, site, **values)
             return
         with self._lock:
-            self._held.append((cls, site, (cls.KIND, site.file, site.line, signature), values))
+            self._held.append((cls, site, full, values, key or full))
             if len(self._held) > MAX_HELD:
                 self._tell_held()
 
@@ -225,7 +245,7 @@ class Recorder:
         self._tell(self.iteration, held, weight)
 
     def _tell(self, iteration: int, facts: list[Held], weight: int) -> None:
-        for cls, site, _, values in facts:
+        for cls, site, _, values, _ in facts:
             self._seq += 1
             self.sink.put(cls(seq=self._seq, iteration=iteration, site=site, weight=weight, **values))
 
@@ -233,7 +253,7 @@ class Recorder:
         """The iteration ends: tell what was held back, or only count it."""
         with self._lock:
             if self._held:
-                signature = tuple(part for _, _, part, _ in self._held)
+                signature = tuple(fact[2] for fact in self._held)
                 seen = self._told.get(signature, 0) + 1
                 if seen > 1 or len(self._told) < MAX_TOLD:
                     self._told[signature] = seen
@@ -246,8 +266,43 @@ class Recorder:
                     self._previous_signature = signature
                     self.counted_only += 1
                     self._previous = (self.iteration, self._held)
+                    self._may_doze = not self._loud and self.doze.learn(signature, self._held)
                     self._held = []
             self._loud = False
+
+    def passes(self, key: tuple[Any, ...], backward: int | None = None) -> bool:
+        """While dozing: whether this call is the one that comes next, so that nothing more need be looked at."""
+        if self.doze.asleep and not self.abroad:
+            if self.doze.expects(key, backward):
+                return True
+            self.wake()
+        return False
+
+    def dozed(self) -> bool:
+        """While dozing, an optimizer has stepped: count the iteration; False (and awake) when it was not a known one."""
+        template = self.doze.ended()
+        if template is None:
+            self.wake()
+            return False
+        seen = self._told[template.signature] = self._told[template.signature] + 1
+        waiting = self._waiting[template.signature] = self._waiting.get(template.signature, 0) + 1
+        self.counted_only += 1
+        self._previous = None
+        self.steps += 1
+        self.iteration += 1
+        if self.wants_detail() or (waiting + 1) * SHARE >= seen:
+            self.wake()  # the next one is told
+            self._begin_iteration()
+        return True
+
+    def wake(self) -> None:
+        """Stop dozing, and take up the open iteration where it is."""
+        for callback in self.on_wake:
+            with self.guard("wake"):
+                woken = callback()
+                self._held = woken.open + self._held
+                if woken.before:
+                    self._previous, self._previous_signature = (self.iteration - 1, woken.before), woken.signature
 
     def defer(self, key: str, flush: Callable[[], None], past: frozenset[type[Event]] = frozenset()) -> None:
         """Call `flush` once, right before the next event whose class is not in `past`.
@@ -306,9 +361,15 @@ class Recorder:
 
     def step_done(self) -> None:
         """An optimizer step is complete: the next iteration begins."""
+        self._may_doze = False
         self._close_iteration()
         self.steps += 1
         self.iteration += 1
+        self._begin_iteration()
+        if self._may_doze and not self.detail:
+            self.doze.begin()
+
+    def _begin_iteration(self) -> None:
         for callback in self.on_iteration:
             callback(self.iteration)
         self._settle()
@@ -354,7 +415,8 @@ class Recorder:
             and not self._paused
             and (
                 self.iteration < FULL_ITERATIONS
-                or self.iteration % SAMPLE_EVERY < SAMPLE_LENGTH
+                or self.iteration % (SAMPLE_EVERY if self.iteration < SAMPLE_LESS_AFTER else 5 * SAMPLE_EVERY)
+                < SAMPLE_LENGTH
                 or self.iteration <= self._suspicion_until
                 or self._phase_calls_left > 0
             )

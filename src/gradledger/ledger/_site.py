@@ -97,6 +97,17 @@ def _build(frames: list[FrameType]) -> Site:
     return Site(code.co_filename, frames[0].f_lineno or 0, code.co_name, first, in_init, callers)
 
 
+def mark(skip: int = 1) -> tuple[CodeType, int] | None:
+    """The instruction of user code that runs: as good as a line for telling calls apart, and cheaper than a site."""
+    frame: FrameType | None = sys._getframe(skip + 1)
+    while frame is not None:
+        user = _user_code.get(frame.f_code)
+        if user or (user is None and is_user_code(frame.f_code)):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
 def user_frame(skip: int = 1) -> FrameType | None:
     """The innermost frame of user code itself (for a look at the arguments of the function that runs)."""
     frame: FrameType | None = sys._getframe(skip + 1)

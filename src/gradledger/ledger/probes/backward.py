@@ -32,6 +32,7 @@ class _Pass:
     retain: bool
     create: bool
     site: Site
+    mark: Any
     repeats: int | None = None
     covers: tuple[int, ...] = ()
     value: float | None = None
@@ -60,11 +61,38 @@ class _Probe:
         self.seen_leaves: set[int] = set()
         self.non_finite: set[str] = set()
 
+    # ------------------------------------------------------------------ while dozing
+
+    def skip_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """A reverse pass like those before, from the same instruction, with a finite root, need not be looked at."""
+        recorder = self.recorder
+        if not recorder.doze.asleep or self.running:
+            return False
+        try:
+            root = args[0] if args else kwargs.get("tensors")
+            if isinstance(root, torch.Tensor):
+                with torch._C.DisableTorchFunction():
+                    plain = root.numel() != 1 or root.device.type != "cpu" or math.isfinite(root.detach().item())
+                    shape = (root.requires_grad, root.is_leaf)
+            else:
+                plain, shape = True, (True, False)
+            if plain and recorder.passes(("backward", _site.mark(1), *shape), self.last + 1):
+                self.last += 1
+                recorder.backwards += 1
+                return True
+        except Exception as error:
+            recorder.fail("doze", error)
+            recorder.doze.forbidden = True
+        if recorder.doze.asleep:
+            recorder.wake()
+        return False
+
     # ------------------------------------------------------------------ before
 
     def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
         if self.running:
             self.running += 1
+            self.recorder.doze.forbidden = True
             return None
         self.running = 1
         self.trace.reversing = True
@@ -77,6 +105,7 @@ class _Probe:
     def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
         if self.running:
             self.running += 1
+            self.recorder.doze.forbidden = True
             return None
         self.running = 1
         self.trace.reversing = True
@@ -90,7 +119,7 @@ class _Probe:
 
     def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> _Pass:
         self.last += 1
-        one = _Pass(self.last, method, roots, retain, create, _site.here(2))
+        one = _Pass(self.last, method, roots, retain, create, _site.here(2), _site.mark(2))
         # on error `running` must come down again even when what follows fails
         with self.recorder.guard("backward begin"):
             self._look_at_root(one)
@@ -273,7 +302,13 @@ class _Probe:
             one.value is None or math.isfinite(one.value),
             one.walk is None,
         )
-        self.recorder.note(Backward, one.site, signature, values)
+        key = None
+        if one.method == "backward":
+            shape = (root.requires_grad, root.is_leaf) if root is not None and len(one.roots) == 1 else (True, False)
+            key = ("backward", one.mark, *shape)
+        else:
+            self.recorder.doze.forbidden = True
+        self.recorder.note(Backward, one.site, signature, values, key=key)
         for emit in one.comparisons:
             emit()
         self._alias_writes(one)
@@ -332,6 +367,6 @@ def install(session: Session) -> Undo:
     recorder = session.recorder
     ends: dict[str, Any] = {"after": probe.after, "raised": probe.raised, "abroad": recorder.train_abroad}
     return together(
-        observe(recorder, torch.autograd, "backward", before=probe.before_backward, **ends),
+        observe(recorder, torch.autograd, "backward", skip=probe.skip_backward, before=probe.before_backward, **ends),
         observe(recorder, torch.autograd, "grad", before=probe.before_grad, **ends),
     )

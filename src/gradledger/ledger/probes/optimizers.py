@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gradledger.core.events import Clear, Dropped, Fill, Group, GroupAdded, OptimizerMade, Step
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._doze import Woken
 from gradledger.ledger._lifecycle import Leaf
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
@@ -28,6 +29,7 @@ class _Probe:
         self.recorder = session.recorder
         self.building: list[int] = []
         self.clearing = 0
+        self.napped = False
         self.steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self.pending_steps: dict[int, tuple[Site, bool]] = {}
 
@@ -76,6 +78,10 @@ class _Probe:
             self.recorder.train_abroad()
         if not self.recorder.enabled:
             return
+        self.napped = False
+        if self.recorder.doze.asleep and self._passes("step", optimizer):
+            self.napped = True
+            return
         with self.recorder.guard("step"):
             site = _site.here(1)
             closure = bool(kwargs.get("closure")) or any(callable(a) for a in (args or ())[:2] if a is not optimizer)
@@ -94,8 +100,14 @@ class _Probe:
         index = self.steps.get(optimizer, 0)
         signature = (number, closure, tuple((v.tensors, v.grad, v.frozen, self._fills(v.fills)) for v in lives))
         self.recorder.note(
-            Step, site, signature, {"optimizer": number, "index": index, "lives": lives, "closure": closure}
+            Step,
+            site,
+            signature,
+            {"optimizer": number, "index": index, "lives": lives, "closure": closure},
+            key=("step", _site.mark(2), number),
         )
+        if closure:
+            self.recorder.doze.forbidden = True
 
     def _fills(self, fills: tuple[Fill, ...]) -> tuple[tuple[int, int], ...]:
         """What matters of a history: how old each contribution is and how often it was consumed, both capped."""
@@ -105,6 +117,11 @@ class _Probe:
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self.recorder.enabled:
             return
+        if self.napped:
+            self.napped = False
+            if self.recorder.dozed():
+                self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+                return
         with self.recorder.guard("step end"):
             number = self.know(optimizer, NOWHERE)
             self.session.trace.optimizer_running = 0
@@ -119,6 +136,24 @@ class _Probe:
     def emit_unseen(self, lost: tuple[Dropped, ...]) -> None:
         tensors = tuple(dict.fromkeys(t for d in lost for t in d.tensors))
         self.recorder.emit(Clear, NOWHERE, how="unseen", optimizer=None, module=None, tensors=tensors, dropped=lost)
+
+    # ------------------------------------------------------------------ while dozing
+
+    def _passes(self, kind: str, optimizer: torch.optim.Optimizer) -> bool:
+        return self.recorder.passes((kind, _site.mark(2), self.recorder.optimizers.find(optimizer)))
+
+    def skip_optimizer_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """A clear like those before, from the same instruction."""
+        return self.recorder.doze.asleep and self._passes("clear", args[0])
+
+    def skip_module_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """The same for `module.zero_grad()`."""
+        recorder = self.recorder
+        return recorder.doze.asleep and recorder.passes(("clear", _site.mark(1), recorder.modules.find(args[0])))
+
+    def woken(self) -> Woken:
+        """Dozing ends: histories are brought up to date."""
+        return self.recorder.doze.wake(self.session.lifecycle)
 
     # ------------------------------------------------------------------ clears
 
@@ -147,6 +182,7 @@ class _Probe:
             _site.here(2),
             signature,
             {"how": "zero_grad", "optimizer": optimizer, "module": module, "tensors": numbers, "dropped": dropped},
+            key=("clear", _site.mark(2), optimizer or module),
         )
         self.clearing += 1
         return leaves
@@ -191,6 +227,7 @@ def install(session: Session) -> Undo:
     session.trace.listeners.grad_set.append(probe.grad_set)
     session.emit_unseen = probe.emit_unseen
     session.know_optimizer = probe.know
+    session.recorder.on_wake.append(probe.woken)
     recorder = session.recorder
     return together(
         pre.remove,
@@ -198,7 +235,13 @@ def install(session: Session) -> Undo:
         observe(recorder, base, "__init__", before=probe.init_before, after=probe.init_after, raised=probe.init_raised),
         observe(recorder, base, "add_param_group", after=probe.group_added),
         observe(
-            recorder, base, "zero_grad", before=probe.optimizer_clear, after=probe.clear_done, raised=probe.clear_failed
+            recorder,
+            base,
+            "zero_grad",
+            before=probe.optimizer_clear,
+            after=probe.clear_done,
+            raised=probe.clear_failed,
+            skip=probe.skip_optimizer_clear,
         ),
         observe(
             recorder,
@@ -207,5 +250,6 @@ def install(session: Session) -> Undo:
             before=probe.module_clear,
             after=probe.clear_done,
             raised=probe.clear_failed,
+            skip=probe.skip_module_clear,
         ),
     )

@@ -1,0 +1,141 @@
+"""Dozing through a steady run, and waking for whatever differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from harness import Watched, watching
+from torch import nn
+
+from gradledger.core.events import Backward, Clear, NonFinite, Step
+
+LONG = 700  # iterations: well past those that are told one by one
+
+
+def train(at: int, fault: Callable[[nn.Module, torch.optim.Optimizer], None], steps: int = LONG) -> Watched:
+    """A plain loop in which `fault` runs instead of the clear in iteration `at`."""
+    with watching() as w:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(steps):
+            if i == at:
+                fault(model, optimizer)
+            else:
+                optimizer.zero_grad()
+            model(torch.ones(2, 3)).mean().backward()
+            optimizer.step()
+    return w
+
+
+def step_of(w: Watched, iteration: int) -> Step:
+    return next(e for e in w.all(Step) if e.iteration == iteration)
+
+
+def test_a_steady_run_is_dozed_through_and_still_counted() -> None:
+    w = train(-1, lambda m, o: None)
+    assert w.session.recorder.doze.asleep
+    assert w.session.recorder.iteration == LONG
+    assert w.session.recorder.backwards == LONG
+    assert sum(e.weight for e in w.all(Step)) == pytest.approx(LONG, rel=0.06)
+    assert w.session.recorder.counted_only > 100
+
+
+def test_a_missing_clear_is_told_at_once_with_the_true_history() -> None:
+    w = train(613, lambda m, o: None)
+    step = step_of(w, 613)
+    assert [(f.backward, f.consumed) for f in step.lives[0].fills] == [(613, 1), (614, 0)]
+    after = [e for e in w.all(Step) if e.iteration == 614]
+    assert all(len(e.lives[0].fills) == 1 for e in after)
+
+
+def test_another_clear_at_another_line_wakes() -> None:
+    w = train(613, lambda m, o: o.zero_grad(set_to_none=False))
+    told = [e.iteration for e in w.all(Clear)]
+    assert 613 in told
+    assert len(step_of(w, 613).lives[0].fills) == 1
+
+
+def test_a_second_backward_wakes_and_the_first_is_told_too() -> None:
+    def twice(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).mean().backward()
+
+    w = train(613, twice)
+    assert [e.backward for e in w.all(Backward) if e.iteration == 613] == [614, 615]
+    assert [f.backward for f in step_of(w, 613).lives[0].fills] == [614, 615]
+
+
+def test_a_clear_between_backward_and_step_wakes() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(LONG):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).mean().backward()
+            if i == 613:
+                optimizer.zero_grad()
+            optimizer.step()
+    dropped = [c.dropped for c in w.all(Clear) if c.iteration == 613]
+    assert [(d.backward, d.consumed) for d in dropped[-1]] == [(614, 0)]
+    assert step_of(w, 613).lives[0].grad == "none"
+
+
+def test_a_loss_that_is_not_finite_wakes() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(LONG):
+            optimizer.zero_grad()
+            (model(torch.ones(2, 3)).mean() * (math.inf if i == 613 else 1.0)).backward()
+            optimizer.step()
+    assert w.all(NonFinite)[0].iteration == 613
+
+
+def test_alternating_optimizers_are_dozed_through() -> None:
+    with watching() as w:
+        a, b = nn.Linear(3, 1), nn.Linear(3, 1)
+        first = torch.optim.SGD(a.parameters(), lr=1e-4)
+        second = torch.optim.SGD(b.parameters(), lr=1e-4)
+        for i in range(LONG):
+            for model, optimizer in ((a, first), (b, second)):
+                if not (i == 613 and model is b):
+                    optimizer.zero_grad()
+                model(torch.ones(2, 3)).mean().backward()
+                optimizer.step()
+    assert w.session.recorder.iteration == 2 * LONG
+    missed = [e for e in w.all(Step) if len(e.lives[0].fills) > 1]
+    assert [(e.iteration, e.optimizer) for e in missed] == [(2 * 613 + 1, missed[0].optimizer)]
+    assert [(f.backward, f.consumed) for f in missed[0].lives[0].fills] == [(2 * 613, 1), (2 * 613 + 2, 0)]
+
+
+def test_closures_and_nested_passes_are_never_dozed_through() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).mean()
+            loss.backward()
+            return loss
+
+        for _ in range(LONG):
+            optimizer.step(closure)
+    assert w.session.recorder.doze.forbidden
+    assert not w.session.recorder.doze.asleep
+
+
+def test_a_forward_that_raises_in_mid_iteration_leaves_no_trace() -> None:
+    def fails(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        with pytest.raises(RuntimeError):
+            torch.ones(2).backward()
+        optimizer.zero_grad()
+
+    w = train(613, fails)
+    assert any("does not require grad" in e.raised for e in w.all(Backward))
+    assert len(step_of(w, 613).lives[0].fills) == 1
