@@ -42,6 +42,12 @@ def loss_word(backward: Site, world: World) -> str:
     return match[1] if match is not None else "loss"
 
 
+def of_steps(looked_at: int, optimizer: int, world: World) -> str:
+    """The steps that a count refers to: "40 steps", or "400 steps looked at (of 3000)" when a long run was thinned."""
+    total = world.optimizer(optimizer).steps
+    return f"{looked_at} steps looked at (of {total})" if total > looked_at else f"{looked_at} steps"
+
+
 def clear_word(clear: Site, world: World) -> str:
     """The clear as the program writes it; "zero_grad()" when the line is not known."""
     source = world.source(clear)

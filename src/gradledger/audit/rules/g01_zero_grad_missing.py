@@ -28,7 +28,7 @@ Clear before the backward of each step: `optimizer.zero_grad()`.
 from __future__ import annotations
 
 from gradledger.audit import _stale
-from gradledger.audit._cycle import loss_word, optimizer_word
+from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -66,9 +66,9 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
                 "G1",
                 "error",
                 site,
-                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of its {watched.steps} steps "
-                "applied "
-                f"gradients that an earlier step had applied already, up to {watched.multiple} reverse passes at once.",
+                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of "
+                f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
+                f"up to {watched.multiple} reverse passes at once.",
                 f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
                 related=distinct(site, (watched.step_site, optimizer.site)),
                 evidence={

@@ -25,7 +25,7 @@ Order: `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.
 from __future__ import annotations
 
 from gradledger.audit import _lost
-from gradledger.audit._cycle import clear_word, loss_word, optimizer_word
+from gradledger.audit._cycle import clear_word, loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -52,7 +52,7 @@ def update(state: _lost.State, event: Event, world: World) -> None:
 
 def finish(state: _lost.State, world: World) -> list[Finding]:
     findings = _unscaled_nothing(state, world)
-    for _, watched, case in _lost.cases(state, world):
+    for ident, watched, case in _lost.cases(state, world):
         if not case.empty or _lost.step_comes_first(watched, case):
             continue
         word = optimizer_word(case.step.site, world)
@@ -64,7 +64,7 @@ def finish(state: _lost.State, world: World) -> list[Finding]:
                 "error",
                 site,
                 f"`{clear}` throws the gradient of line {case.loss.fill.line} away before `{word}` uses it: "
-                f"{case.seen} of {watched.steps} steps found no gradient at all.",
+                f"{case.seen} of {of_steps(watched.steps, ident, world)} found no gradient at all.",
                 f"move {clear} before {loss_word(case.loss.fill, world)}.backward()",
                 related=distinct(site, (case.loss.fill, case.step.site)),
                 evidence={

@@ -23,7 +23,7 @@ Move `optimizer.zero_grad()` into the loop, before the `backward()` of each step
 from __future__ import annotations
 
 from gradledger.audit import _stale
-from gradledger.audit._cycle import clear_word, loss_word, optimizer_word
+from gradledger.audit._cycle import clear_word, loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -48,7 +48,7 @@ def update(state: _stale.State, event: Event, world: World) -> None:
 
 def finish(state: _stale.State, world: World) -> list[Finding]:
     findings = []
-    for watched in state.values():
+    for ident, watched in state.items():
         clears = watched.clears_of_stale()
         if not watched.regular or not clears:
             continue
@@ -61,7 +61,8 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
                 "G3",
                 "error",
                 site,
-                f"`{clear_word(clear.site, world)}` ran {times(count, 'time')} for {times(watched.steps, 'step')} of "
+                f"`{clear_word(clear.site, world)}` ran {times(count, 'time')} for "
+                f"{of_steps(watched.steps, ident, world)} of "
                 f"`{word}`: {watched.stale} steps applied gradients that an earlier step had applied already, up to "
                 f"{watched.multiple} reverse passes at once.",
                 f"move {clear_word(clear.site, world)} into the loop, before "

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit import _lost
-from gradledger.audit._cycle import loss_word, optimizer_word
+from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -142,9 +142,9 @@ def finish(state: State, world: World) -> list[Finding]:
             findings.append(_late(watched, watched.late_step, world))
         elif _top_of_loop(watched):
             findings.append(_delayed(watched, world))
-    for _, record, case in _lost.cases(state.lost, world):
+    for ident, record, case in _lost.cases(state.lost, world):
         if _lost.step_comes_first(record, case):
-            findings.append(_empty(record, case, world))
+            findings.append(_empty(ident, record, case, world))
     return findings
 
 
@@ -202,14 +202,14 @@ def _delayed(watched: _Watched, world: World) -> Finding:
     )
 
 
-def _empty(record: _lost.Watched, case: _lost.Case, world: World) -> Finding:
+def _empty(ident: int, record: _lost.Watched, case: _lost.Case, world: World) -> Finding:
     word = optimizer_word(case.step.site, world)
     return Finding(
         "G4",
         "error",
         case.step.site,
         f"`{word}.step()` comes before the backward on line {case.loss.fill.line}, whose gradient is then cleared "
-        f"unused: {case.seen} of {record.steps} steps found nothing to apply.",
+        f"unused: {case.seen} of {of_steps(record.steps, ident, world)} found nothing to apply.",
         _order(word, loss_word(case.loss.fill, world)),
         related=distinct(case.step.site, (case.loss.fill, case.loss.clear)),
         evidence={"steps": record.steps, "empty_steps": case.seen, "reverse_passes_lost": case.lost},

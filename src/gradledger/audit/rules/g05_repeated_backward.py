@@ -122,9 +122,13 @@ def finish(state: State, world: World) -> list[Finding]:
         where = (
             "again and again on this line" if same else f"on line {repeat.earlier.line} and again on line {site.line}"
         )
-        what = f"`{loss}` is walked {where}" if repeat.whole else (
-            f"`{loss}`, walked on line {repeat.earlier.line}, is a term of the loss walked on line {site.line}"
-        )  # fmt: skip
+        what = f"`{loss}` is walked {where}" if repeat.whole else f"A term of the loss is walked {where}"
+        if same:
+            fix = "walk each loss once, or clear before it is walked again"
+        elif repeat.whole:
+            fix = f"delete {loss}.backward(...) on line {repeat.earlier.line} and read p.grad after line {site.line}"
+        else:
+            fix = f"walk either the sum or its parts: delete one of lines {repeat.earlier.line} and {site.line}"
         findings.append(
             Finding(
                 "G5",
@@ -132,9 +136,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 site,
                 f"{what} without a clear in between, so `{word}` applies it {repeat.multiple}x, at "
                 f"{times(repeat.seen, 'step')}.",
-                f"call backward once: delete {loss}.backward(...) on line {repeat.earlier.line} and read p.grad "
-                "after line "
-                f"{site.line}" if not same else "call backward once for each loss, or clear before the next pass",
+                fix,
                 related=distinct(site, (repeat.earlier, repeat.step)),
                 evidence={
                     "steps": repeat.seen,
@@ -145,7 +147,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 count=repeat.seen,
                 iteration=later.iteration,
             )
-        )  # fmt: skip
+        )
     return findings
 
 

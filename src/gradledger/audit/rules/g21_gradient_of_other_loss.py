@@ -28,11 +28,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._cycle import Path, fresh, loss_word, optimizer_word, path_of
+from gradledger.audit._cycle import Path, fresh, loss_word, of_steps, optimizer_word, path_of
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, Step
+from gradledger.core.events import Backward, CallRef, Event, Step
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -52,7 +52,7 @@ class _Pair:
     foreign: Site
     step: Step
     other: int
-    through: Site
+    through: CallRef
     seen: int = 0
 
 
@@ -107,7 +107,7 @@ def _pair(state: State, step: Step, own: Backward, foreign: Backward, world: Wor
             return
 
 
-def _passed_through(optimizer: int, foreign: Backward, world: World) -> Site | None:
+def _passed_through(optimizer: int, foreign: Backward, world: World) -> CallRef | None:
     """The forward call by which the foreign loss went through a module of this optimizer: all of its parameters were
     filled, and its input carried a graph."""
     held, filled = world.optimizer(optimizer).tensors, set(foreign.leaves)
@@ -117,7 +117,7 @@ def _passed_through(optimizer: int, foreign: Backward, world: World) -> Site | N
             continue
         tensors = world.tensors_of(call.module)
         if tensors and all(t in held and t in filled for t in tensors):
-            return call.site
+            return call
     return None
 
 
@@ -127,20 +127,21 @@ def finish(state: State, world: World) -> list[Finding]:
         steps = state.steps.get(ident, 0)
         if pair.seen < 3 and not (pair.seen >= 2 and steps <= 3):
             continue
-        word = optimizer_word(pair.step.site, world)
-        other = world.optimizer(pair.other)
-        other_word = optimizer_word(other.last_step.site, world) if other.last_step is not None else "another optimizer"
-        loss = loss_word(pair.foreign, world)
+        word, loss = optimizer_word(pair.step.site, world), loss_word(pair.foreign, world)
+        through = world.module_name(pair.through.module)
+        meant = next(iter(world.owner_roots(next(iter(world.optimizer(pair.other).tensors)))), None)
+        meant_for = f"`{world.module_name(meant)}`" if meant is not None else "another network"
         findings.append(
             Finding(
                 "G21",
                 "error",
                 pair.foreign,
-                f"`{loss}` belongs to `{other_word}` but also fills the parameters of `{word}`, which applies it "
-                f"together with its own loss of line {pair.own.line}: {pair.seen} of {steps} steps.",
-                f"freeze the parameters of `{word}` while {loss} is built and walked (requires_grad_(False)), or call "
-                f"{word}.zero_grad() before its own backward",
-                related=distinct(pair.foreign, (pair.through, pair.step.site, pair.own)),
+                f"`{loss}` trains {meant_for}, but its gradient also stays in `{through}`, whose own optimizer "
+                "applies it "
+                f"together with the loss of line {pair.own.line}: in {pair.seen} of {of_steps(steps, ident, world)}.",
+                f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
+                "backward",
+                related=distinct(pair.foreign, (pair.through.site, pair.step.site, pair.own)),
                 evidence={"steps": steps, "steps_with_both": pair.seen, "tensors": len(world.optimizer(ident).tensors)},
                 count=pair.seen,
                 subject=word,
