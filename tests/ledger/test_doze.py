@@ -10,7 +10,7 @@ import torch
 from harness import Watched, watching
 from torch import nn
 
-from gradledger.core.events import Backward, Clear, NonFinite, Step
+from gradledger.core.events import Backward, Clear, Clip, NonFinite, SchedulerStep, Step
 
 LONG = 700  # iterations: well past those that are told one by one
 
@@ -139,3 +139,24 @@ def test_a_forward_that_raises_in_mid_iteration_leaves_no_trace() -> None:
     w = train(613, fails)
     assert any("does not require grad" in e.raised for e in w.all(Backward))
     assert len(step_of(w, 613).lives[0].fills) == 1
+
+
+def test_clips_and_schedules_are_part_of_what_repeats() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10_000)
+        for i in range(LONG):
+            optimizer.zero_grad()
+            if i == 613:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            model(torch.ones(2, 3)).mean().backward()
+            if i != 613:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+    assert w.session.recorder.counted_only > 100
+    early = [c for c in w.all(Clip) if c.iteration == 613]
+    assert [c.pending for c in early] == [()]
+    assert all(len(c.pending) == 1 for c in w.all(Clip) if c.iteration != 613)
+    assert w.all(SchedulerStep)[-1].index >= LONG - 40

@@ -77,8 +77,14 @@ class Lifecycle:
 
     # ------------------------------------------------------------------ looking
 
+    def _awake(self) -> None:
+        # while the recorder dozes histories stand still: whoever asks for them ends that
+        if self.recorder.doze.asleep:
+            self.recorder.wake()
+
     def _look(self, leaf: Leaf, gone: list[Leaf]) -> torch.Tensor | None:
         """Bring a leaf up to date with what the program did by hand since we last looked."""
+        self._awake()
         tensor = leaf.ref()
         if tensor is None:
             return None
@@ -242,10 +248,12 @@ class Lifecycle:
             tensor = leaf.ref()
             grad = grad_of(tensor) if tensor is not None else None
             leaf.grad = None if grad is None else Ref(grad)
+            leaf.version = 0 if grad is None else grad._version
             leaf.zeroed = grad is not None and not leaf.fills and not leaf.assigned
 
     def was_read(self, tensor: torch.Tensor) -> int | None:
         """The program read this leaf's gradient.  Returns its number when it is followed."""
+        self._awake()
         number = self.recorder.tensors.find(tensor)
         leaf = self.leaves.get(number) if number is not None else None
         if leaf is None:
@@ -265,6 +273,7 @@ class Lifecycle:
         return {b for leaf in self.leaves.values() for b, _ in leaf.fills}
 
     def _choose(self, tensors: Iterable[torch.Tensor] | None) -> Iterable[Leaf]:
+        self._awake()
         if tensors is None:
             return [leaf for leaf in self.leaves.values() if leaf.fills and _still_there(leaf)]
         chosen = []

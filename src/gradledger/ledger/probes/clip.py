@@ -22,6 +22,10 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
         # a generator can be walked once only: keep what it gives, and hand that on
         if not isinstance(parameters, (torch.Tensor, list, tuple)):
             parameters = list(parameters)
+        recorder = session.recorder
+        count = 1 if isinstance(parameters, torch.Tensor) else len(parameters)
+        if recorder.doze.asleep and recorder.passes(("clip", _site.mark(0), count)):
+            return original(parameters, *args, **kwargs)
         facts = None
         if session.recorder.enabled:
             with session.recorder.guard(name):
@@ -33,7 +37,9 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
                 norm = (
                     float(result.detach()) if isinstance(result, torch.Tensor) and result.device.type == "cpu" else None
                 )
-                session.recorder.emit(Clip, _site.here(1), method=name, total_norm=norm, **facts)
+                signature = tuple(bool(v) if k == "pending" else v for k, v in facts.items())
+                values = {"method": name, "total_norm": norm, **facts}
+                recorder.note(Clip, _site.here(1), signature, values, key=("clip", _site.mark(0), count))
         return result
 
     return wrapper

@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from gradledger.core.events import ScalerCalled
 from gradledger.core.site import NOWHERE
 from gradledger.ledger._identity import WeakTable
+from gradledger.ledger import _site
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._session import Session
 
@@ -63,6 +64,10 @@ def install(session: Session) -> Undo:
         # reading it waits for the device: on an accelerator only in watched iterations
         return float(held) if held.device.type == "cpu" or recorder.detail else None
 
+    def tell(method: str, scaler: Any, optimizer: int | None = None, skipped: bool = False) -> None:
+        values = {"method": method, "optimizer": optimizer, "skipped": skipped, "scale": scale_now(scaler)}
+        recorder.note(ScalerCalled, _site.here(2), tuple(values.values()), values)
+
     def scaled(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
         if not scaler.is_enabled():
@@ -73,7 +78,7 @@ def install(session: Session) -> Undo:
         ):
             if isinstance(tensor, torch.Tensor):
                 scalers.losses.number(tensor)
-        recorder.emit(ScalerCalled, method="scale", scale=scale_now(scaler))
+        tell("scale", scaler)
 
     def unscaled(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
@@ -82,7 +87,7 @@ def install(session: Session) -> Undo:
             number = session.know_optimizer(optimizer, NOWHERE)
             scalers.state(scaler).divided.add(number)
             session.lifecycle.changed_by_torch(p for group in optimizer.param_groups for p in group["params"])
-            recorder.emit(ScalerCalled, method="unscale_", optimizer=number, scale=scale_now(scaler))
+            tell("unscale_", scaler, number)
 
     def before_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return recorder.steps
@@ -93,7 +98,7 @@ def install(session: Session) -> Undo:
             number = session.know_optimizer(args[1] if len(args) > 1 else kwargs["optimizer"], NOWHERE)
             scalers.state(scaler).divided.add(number)
             skipped = steps is not None and recorder.steps == steps
-            recorder.emit(ScalerCalled, method="step", optimizer=number, skipped=skipped, scale=scale_now(scaler))
+            tell("step", scaler, number, skipped)
 
     def updated(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         scaler = args[0]
@@ -101,7 +106,7 @@ def install(session: Session) -> Undo:
             state = scalers.state(scaler)
             state.scaled = False
             state.divided.clear()
-            recorder.emit(ScalerCalled, method="update", scale=scale_now(scaler))
+            tell("update", scaler)
 
     session.is_scaled = lambda root: scalers.losses.find(root) is not None
     session.scale_of = lambda tensors: scaled_unfinished(session, tensors)

@@ -116,15 +116,15 @@ def install(session: Session) -> Undo:
         if recorder.objects.find(scheduler) is None:  # made before the watch
             tell_made(scheduler, _site.here(1))
         index = state.calls[scheduler] = state.calls.get(scheduler, -1) + 1
-        recorder.emit(
-            SchedulerStep,
-            scheduler=recorder.objects.number(scheduler),
-            optimizer=session.know_optimizer(optimizer, NOWHERE),
-            index=index,
-            optimizer_steps=state.steps.get(optimizer, 0),
-            lrs=_rates(optimizer),
-            metric=isinstance(scheduler, lr_scheduler.ReduceLROnPlateau),
-        )
+        values = {
+            "scheduler": recorder.objects.number(scheduler),
+            "optimizer": session.know_optimizer(optimizer, NOWHERE),
+            "index": index,
+            "optimizer_steps": state.steps.get(optimizer, 0),
+            "lrs": _rates(optimizer),
+            "metric": isinstance(scheduler, lr_scheduler.ReduceLROnPlateau),
+        }
+        recorder.note(SchedulerStep, _site.here(1), (values["scheduler"], values["optimizer"]), values)
 
     def optimizer_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         state.steps[optimizer] = state.steps.get(optimizer, 0) + 1
