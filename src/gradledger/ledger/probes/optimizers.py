@@ -98,7 +98,11 @@ class _Probe:
             self.emit_unseen(lost)
         self.session.before_step(parameters, site)
         index = self.steps.get(optimizer, 0)
-        signature = (number, closure, tuple((v.tensors, v.grad, v.frozen, self._fills(v.fills)) for v in lives))
+        signature = (
+            number,
+            closure,
+            tuple((v.tensors, v.grad, v.frozen, v.rescaled, self._fills(v.fills)) for v in lives),
+        )
         self.recorder.note(
             Step,
             site,

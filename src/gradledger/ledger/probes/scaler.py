@@ -11,8 +11,8 @@ from torch.amp.grad_scaler import GradScaler
 
 from gradledger.core.events import ScalerCalled
 from gradledger.core.site import NOWHERE
-from gradledger.ledger._identity import WeakTable
 from gradledger.ledger import _site
+from gradledger.ledger._identity import WeakTable
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._session import Session
 
