@@ -27,7 +27,7 @@ AUDIT = (
     "json",
     "--output",
 )
-TIMEOUT_S = 170
+TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
