@@ -10,7 +10,7 @@ from audit.build import Run, at
 from gradledger.audit import world as world_module
 from gradledger.audit.world import World
 from gradledger.core import events as ev
-from gradledger.core.site import Site
+from gradledger.core.site import Frame, Site
 
 
 def world_of(run: Run) -> World:
@@ -74,7 +74,7 @@ def test_names_come_from_the_line_that_made_the_module(tmp_path: Path) -> None:
 
     def made(line: int, *callers: int) -> int:
         ident = run.new("module")
-        frames = tuple(ev.Frame(str(program), c, "f") for c in callers)
+        frames = tuple(Frame(str(program), c, "f") for c in callers)
         run.emit(ev.ModuleMade, Site(str(program), line, "f", callers=frames), module=ident, cls="x.Net", builtin=False)
         return ident
 

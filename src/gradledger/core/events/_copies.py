@@ -1,0 +1,100 @@
+"""Copies between modules, shared memory, state taken and loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradledger.core.events._base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepCopied(Event):
+    """`copy.deepcopy` of a module (or of an object holding it): `source` -> `target`."""
+
+    KIND: ClassVar[str] = "deep_copied"
+    source: int
+    target: int
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied(Event):
+    """Values of `source`'s tensors were written into `target`'s.  `how`: load_state_dict, copy_, lerp_, "mul_add",
+    assign (`.data = new tensor`), replace (new Parameter objects).  `tau`: weight of the source when known (1.0 =
+    hard); `pairs`: (source tensor, target tensor); `changed`: values of the target really changed (None: not looked
+    at); `same`: source and target are the same module; `buffers`: floating buffers of the target's tree;
+    `buffers_followed`: how many of them were copied too; `buffers_differ`: names of buffers whose values differ from
+    the source's after the copy and that do not move by themselves."""
+
+    KIND: ClassVar[str] = "copied"
+    how: str
+    source: int
+    target: int
+    pairs: tuple[tuple[int, int], ...]
+    tau: float | None = None
+    changed: bool | None = None
+    same: bool = False
+    buffers: int = 0
+    buffers_followed: int = 0
+    buffers_differ: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuesCompared(Event):
+    """The parameters of a module that the program calls and no optimizer holds were compared with what they were at
+    iteration `since` (a few elements of a few of them, at growing intervals): `changed` says whether any differs."""
+
+    KIND: ClassVar[str] = "values_compared"
+    module: int
+    since: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageShared(Event):
+    """After an assignment (usually `.data = other.data`) two different followed tensors have the same memory."""
+
+    KIND: ClassVar[str] = "storage_shared"
+    target: int
+    source: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTaken(Event):
+    """`state_dict()` of a module, optimizer or scheduler.  `missing`: plain tensor attributes that it does not
+    carry."""
+
+    KIND: ClassVar[str] = "state_taken"
+    owner: str  # "module" | "optimizer" | "scheduler"
+    ident: int
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLoaded(Event):
+    """`load_state_dict` on a module, optimizer or scheduler.  `origin`: where the state came from ("file", "live",
+    "unknown") and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor attributes whose values
+    differ between origin and loaded module although all registered tensors agree."""
+
+    KIND: ClassVar[str] = "state_loaded"
+    owner: str
+    ident: int
+    strict: bool = True
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    matched: int = 0
+    origin: str = "unknown"
+    origin_ident: int | None = None
+    plain_differ: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTouched(Event):
+    """`torch.save` / `torch.load`: `what` it held, by owner ("module", "optimizer", "scheduler", "rng", "number",
+    "other")."""
+
+    KIND: ClassVar[str] = "file_touched"
+    method: str
+    what: tuple[str, ...] = ()
