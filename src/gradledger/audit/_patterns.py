@@ -16,6 +16,7 @@ from gradledger.audit._loops import calls_at, enclosing_function, meanings
 from gradledger.core.site import Site
 
 _WALKS = frozenset({"named_parameters", "parameters"})
+_CHILDREN = frozenset({"named_children", "named_modules"})
 _HELPERS = frozenset(dir(builtins)) | {"re", "fnmatch", "regex"}
 _DEPTH = 3
 
@@ -56,6 +57,31 @@ def flag_loop(site: Site) -> FlagLoop | None:
     return None
 
 
+def child_loops(file: str, ran: set[int]) -> Iterator[tuple[Site, FlagLoop]]:
+    """Loops over named submodules that set `requires_grad`, at the top of a scope in which a line of `ran` follows."""
+    tree = parsed(file)
+    if tree is None:
+        return
+    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
+        name = getattr(scope, "name", "<module>")
+        inside = [n for n in scope.body if not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+        # straight-line code: a loop at the top of a scope ran when something after it did
+        for node in inside:
+            if not isinstance(node, ast.For) or not _walks_children(node.iter):
+                continue
+            later = [n for n in inside if n.lineno > (node.end_lineno or node.lineno)]
+            if not any(n.lineno <= line <= (n.end_lineno or n.lineno) for n in later for line in ran):
+                continue
+            site = Site(file, node.lineno, name)
+            statements = tuple(_statements(node, site))
+            if statements:
+                yield site, FlagLoop(node.lineno, node.end_lineno or node.lineno, statements)
+
+
+def _walks_children(over: ast.expr) -> bool:
+    return isinstance(over, ast.Call) and last_name(over.func) in _CHILDREN
+
+
 def _walks_parameters(over: ast.expr) -> bool:
     return any(isinstance(n, ast.Call) and last_name(n.func) in _WALKS for n in ast.walk(over))
 
@@ -89,6 +115,8 @@ def _guarded(body: list[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[tupl
                 yield from _guarded(statement.orelse, tests)
         elif isinstance(statement, (ast.With, ast.Try)):
             yield from _guarded(statement.body, tests)
+        elif isinstance(statement, ast.For) and _walks_parameters(statement.iter):
+            yield from _guarded(statement.body, tests)  # the parameters of the submodule that was chosen
         elif isinstance(statement, (ast.Assign, ast.Expr, ast.AugAssign)):
             yield tests, statement
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from audit import build_modules as bm
 from audit.build import Net, Run, at, judge, lines
 from gradledger.audit.rules import m02_state_in_plain_attribute as m02
+from gradledger.audit.world import World
 from gradledger.core import events as ev
+from gradledger.core.site import Frame
 
 
 def holder(run: Run, name: str, line: int) -> Net:
@@ -89,7 +93,26 @@ def test_caches_and_what_changes_all_the_time() -> None:
         assert judge(m02, run) == []
 
 
+def test_left_behind_by_a_conversion(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("def forward(self, x):\n    return self.fc(x - self.mean)\n")
+    run, _ = trained(init=True)
+    frame = Frame(str(file), 2, "forward")
+    run.emit(
+        ev.RunEnded,
+        at(0),
+        exit_code=1,
+        exception="RuntimeError",
+        frames=(frame,),
+        message="mat1 and mat2 must have the same dtype",
+    )
+    (finding,) = judge(m02, run)
+    assert finding.severity == "error"
+    assert finding.site.line == 6
+    assert 2 in lines(finding)
+
+
 def test_never_saved() -> None:
     run, _ = trained()
     assert judge(m02, run) == []
-    assert "saved or loaded" in str(m02.not_checked(m02.init(), None))  # type: ignore[arg-type]
+    assert "saved or loaded" in str(m02.not_checked(m02.init(), World()))

@@ -107,6 +107,35 @@ def test_the_pattern_as_the_value(tmp_path: Path, value: str, seen: tuple[tuple[
     assert len(judge(m11, walked(tmp_path / "a.py", text, flags=seen))) == found
 
 
+CHILDREN = """\
+for name, child in model.named_children():
+    if {test}:
+        for p in child.parameters():
+            p.requires_grad = False
+opt = torch.optim.SGD(model.parameters())
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "flagged", "found"),
+    [
+        ('name in ("conv1", "bn1")', False, 1),
+        ('name == "fc"', True, 0),
+        ('name != "fc"', False, 0),
+        ("name in cfg", False, 0),
+    ],
+)
+def test_loops_over_named_submodules(tmp_path: Path, test: str, flagged: bool, found: int) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(CHILDREN.format(test=test))
+    run = Run()
+    net = run.module("net", line=3)
+    if flagged:
+        run.emit(ev.GradFlagSet, Site(str(file), 4, "<module>"), tensors=net.tensors, value=False, changed=2)
+    run.emit(ev.OptimizerMade, Site(str(file), 5, "<module>"), optimizer=1, cls="SGD", groups=(ev.Group(net.tensors),))
+    assert len(judge(m11, run)) == found
+
+
 USED_UP = """\
 params = model.parameters()
 print(sum(p.numel() for p in params))

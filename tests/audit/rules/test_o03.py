@@ -50,6 +50,21 @@ def test_the_rebuilt_optimizer_is_named() -> None:
     assert finding.evidence["shared_parameters"] == 2
 
 
+def test_an_optimizer_made_for_the_scheduler_alone() -> None:
+    run = Run()
+    net = run.module("net", line=2)
+    used, unused = run.optimizer(net, line=3), run.optimizer(net, line=bs.OPTIMIZER)
+    ident = bs.scheduler(run, unused, "StepLR", {"step_size": 1})
+    for i in range(6):
+        run.backward(net, line=9)
+        run.step(used, line=bs.STEP)
+        run.zero_grad(used, line=8)
+        bs.scheduler_step(run, ident, unused, i, 0.1 * 0.5**i)
+    (finding,) = judge(o03, run)
+    assert finding.site.line == bs.SCHEDULER
+    assert "never stepped" in finding.message
+
+
 def test_other_parameters_are_another_matter() -> None:
     assert judge(o03, phases(shared=False)) == []
 

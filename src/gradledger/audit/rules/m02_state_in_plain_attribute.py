@@ -12,7 +12,8 @@ without any message: all keys matched.
 ## How it is found
 At `load_state_dict`, plain tensors of the module that gave the state and of the module that took it are compared: all
 registered tensors agree and such an attribute differs (error).  Or the state was written to a file without an attribute
-that was set once, outside of constructor and forward (warning).
+that was set once, outside of constructor and forward (warning).  Or the program raised on the line where such a tensor
+met parameters that were converted or moved.
 
 ## Near misses
 - Constants that the constructor makes again, with the same values.
@@ -25,10 +26,12 @@ that was set once, outside of constructor and forward (warning).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
+from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, FileTouched, PlainAttribute, PlainAttributes, StateLoaded, StateTaken
@@ -41,6 +44,9 @@ RULE = Rule(
     "A tensor that forward needs is neither buffer nor parameter: a reload silently loses it.",
 )
 LISTENS = (PlainAttributes, StateTaken, StateLoaded, FileTouched)
+_LEFT_BEHIND = re.compile(
+    r"same dtype|expected scalar type|same device|dtype.*to be|on different devices|on the same device"
+)
 OFTEN = 3  # values seen in the first three calls: drawn or updated all the time
 KEPT = 4096
 
@@ -101,7 +107,7 @@ def _see(state: State, module: int, attribute: PlainAttribute) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     found: dict[tuple[str, tuple[str, int]], Finding] = {}
-    for finding in (*_lost_on_reload(state, world), *_left_out(state, world)):
+    for finding in (*_lost_on_reload(state, world), *_left_out(state, world), *_left_behind(state, world)):
         found.setdefault((finding.subject.rpartition(".")[2], finding.site.key()), finding)
     return list(found.values())
 
@@ -168,6 +174,35 @@ def _left_out(state: State, world: World) -> Iterator[Finding]:
             )
 
 
+def _left_behind(state: State, world: World) -> Iterator[Finding]:
+    """The program raised where a plain tensor met parameters that `.to()` had converted or moved."""
+    ended = world.ended
+    if ended is None or not ended.exception or not ended.frames or _LEFT_BEHIND.search(ended.message) is None:
+        return
+    for frame in reversed(ended.frames[-2:]):
+        line = source_line(frame.file, frame.line)
+        for (module, name), known in state.attributes.items():
+            info = world.module(module)
+            if known.in_forward or not known.made_at.file or not re.search(rf"\bself\.{re.escape(name)}\b", line):
+                continue
+            path = f"{world.module_name(module)}.{name}"
+            raised = Site(frame.file, frame.line, frame.function)
+            site = known.set_at if known.set_at.file else known.made_at
+            yield Finding(
+                "M2",
+                "error",
+                site,
+                f"`{path}` is a plain tensor: `.to()` and its like convert and move parameters and buffers only, and "
+                f"line {frame.line} raised where it met them.",
+                f'self.register_buffer("{name}", ...)',
+                related=distinct(site, (raised, info.site)),
+                evidence={"attribute": path, "shape": list(known.latest.shape), "registered": False},
+                subject=path,
+                iteration=ended.iteration,
+            )
+            return
+
+
 def _find(state: State, root: int | None, path: str, world: World) -> Attribute | None:
     """The attribute at a dotted path below a module."""
     if root is None:
@@ -183,4 +218,6 @@ def _find(state: State, root: int | None, path: str, world: World) -> Attribute 
 
 
 def not_checked(state: State, world: World) -> str | None:
+    if world.ended is not None and _LEFT_BEHIND.search(world.ended.message):
+        return None
     return None if state.taken or state.differing or state.saved else "no module's state was saved or loaded"

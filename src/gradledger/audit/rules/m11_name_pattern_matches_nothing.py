@@ -102,7 +102,7 @@ def _walked(state: State, event: ParametersIterated) -> None:
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [*_patterns_without_match(state, world), *_used_up(state, world)]
+    return [*_patterns_without_match(state, world), *_no_child_chosen(state, world), *_used_up(state, world)]
 
 
 def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
@@ -134,6 +134,36 @@ def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
                 subject=statement.test,
                 iteration=walk.iteration,
             )
+
+
+def _no_child_chosen(state: State, world: World) -> Iterator[Finding]:
+    """Loops over named submodules: nothing is seen of them when no name is chosen, so the text alone tells."""
+    ran: dict[str, set[int]] = {}
+    for optimizer in world.optimizers.values():
+        for file, line in (
+            (optimizer.site.file, optimizer.site.line),
+            *((f.file, f.line) for f in optimizer.site.callers),
+        ):
+            ran.setdefault(file, set()).add(line)
+    for file, lines in ran.items():
+        for site, loop in _patterns.child_loops(file, lines) if file and not _of_a_library(Site(file, 0, "")) else ():
+            for statement in loop.statements:
+                set_there = any(f == file and line == statement.line for f, line, _ in state.flagged)
+                if not statement.sure or statement.by_value or set_there:
+                    continue
+                here = _line(site, statement.test_line)
+                yield Finding(
+                    "M11",
+                    "error",
+                    here,
+                    f"`{statement.test}` was true for no submodule: line {statement.line}, which sets requires_grad, "
+                    f"never ran.",
+                    "match the names as they are: print([n for n, _ in model.named_children()])",
+                    related=distinct(here, (site, _line(site, statement.line))),
+                    evidence={"matched": 0, "statement_line": statement.line},
+                    confidence="likely",
+                    subject=statement.test,
+                )
 
 
 def _of_a_library(site: Site) -> bool:

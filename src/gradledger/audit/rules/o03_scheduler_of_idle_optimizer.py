@@ -85,24 +85,33 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
         own = world.optimizer(watched.optimizer)
         for other_ident, calls in watched.idle.items():
             other = world.optimizer(other_ident)
-            if calls < 2 or other.made_seq < own.made_seq or not _succeeds(own, other, world):
+            never = own.steps == 0
+            if calls < 2 or (other.made_seq < own.made_seq and not never) or not _succeeds(own, other, world):
                 continue
             if any(s.steps > 0 for s in world.schedulers_of(other_ident)):
                 continue
             since = watched.since[other_ident]
             shared = len(own.tensors.keys() & other.tensors.keys())
             rate = other.groups[0].lr if other.groups else None
-            here, before = _told_apart(other.site, own.site)
             cls = info.made.cls.rpartition(".")[2]
+            here, before = _told_apart(other.site, own.site)
+            if never:
+                here, before = info.made.site, own.site
             findings.append(
                 Finding(
                     "O3",
                     "error",
                     here,
-                    f"{other.short_cls} is built again here, but {cls} (line {info.made.site.line}) still drives the "
-                    f"optimizer from line {before.line}: over its last {times(calls, 'call')} that one made no step, "
-                    f"while this one steps at its first rate {number(rate)}.",
-                    f"build the scheduler again here: scheduler = {cls}(<this optimizer>, ...)",
+                    f"{cls} drives an optimizer that was never stepped (line {before.line}): over its last "
+                    f"{times(calls, 'call')} {other.short_cls} from line {other.site.line} trained "
+                    f"{'the same parameters' if shared else 'the model'} at its first rate {number(rate)}."
+                    if never
+                    else f"{other.short_cls} is built here again, but {cls} (line {info.made.site.line}) still drives "
+                    f"the optimizer from line {before.line}: over its last {times(calls, 'call')} that one made no "
+                    f"step, while this one steps at its first rate {number(rate)}.",
+                    f"{cls}(<the optimizer that is stepped>, ...)"
+                    if never
+                    else f"build the scheduler again here: scheduler = {cls}(<this optimizer>, ...)",
                     related=distinct(here, (watched.site, info.made.site, other.site, before)),
                     evidence={
                         "scheduler": cls,
