@@ -12,6 +12,7 @@ from gradledger.audit._source import source_line
 from gradledger.core.site import Frame, Site
 
 _ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]+)?=(?!=)\s*(.*)$")
+_RESULT = re.compile(r"(^|_)loss$")  # a module that is first seen when it is called stands in no such variable
 
 
 def root_label(site: Site, cls: str, taken: set[str]) -> str:
@@ -19,7 +20,7 @@ def root_label(site: Site, cls: str, taken: set[str]) -> str:
     frames = [Frame(site.file, site.line, site.function), *site.callers]
     for frame in frames:
         match = _ASSIGNED.match(source_line(frame.file, frame.line))
-        if match and "(" in match[2] and match[1] not in taken:
+        if match and "(" in match[2] and match[1] not in taken and not _RESULT.search(match[1]):
             return match[1]
     if cls not in taken:
         return cls
