@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from gradledger.ledger import _terms
+from gradledger.ledger import _provenance
 from gradledger.ledger._naming import EXPLICIT_SHAPES
+from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._recorder import Recorder
-from gradledger.ledger._trace import Op, Trace, Value
+from gradledger.ledger._trace import Trace
 
 MAX_VISITS = 600
 _OPAQUE = frozenset(
@@ -110,7 +111,7 @@ def _asked_for(trace: Trace, found: Wide, by_axis: bool) -> bool:
         made = _made_wide(trace, side)
         if made is not None and (side.graph or by_axis or made.site.key() == found.op.site.key()):
             return True
-    return _terms._strip(trace, found.left.token)[0] == _terms._strip(trace, found.right.token)[0]
+    return _provenance.strip(trace, found.left.token)[0] == _provenance.strip(trace, found.right.token)[0]
 
 
 def _made_wide(trace: Trace, value: Value) -> Op | None:

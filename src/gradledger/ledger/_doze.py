@@ -1,8 +1,8 @@
 """Dozing: while iterations repeat exactly, only the order of the calls is checked, not what stands in each gradient.
 
-A long steady run spends its time in iterations that the recorder has told many times and now only counts.  For those it
-is enough to see that the same calls (clear, backward, step, scheduler, clip, ...) come from the same instructions in the
-same order.  The first call that differs, any other fact, a non-finite loss, or the next sample ends the doze: the
+A long steady run spends its time in iterations that the recorder has told many times and now only counts.  For those
+it is enough to see that the same calls (clear, backward, step, scheduler, clip, ...) come from the same instructions in
+the same order.  The first call that differs, any other fact, a non-finite loss, or the next sample ends the doze: the
 histories of the leaves are then brought up to date by replaying what the repeated iterations did, and the iteration is
 watched and told as ever, with the calls of it that were let pass.
 """
@@ -73,7 +73,7 @@ class Doze:
         self._passes = []
 
     def expects(self, key: tuple[Any, ...], backward: int | None = None) -> bool:
-        """Whether this call comes next in an iteration like those known; `backward`: its number if it is a reverse pass."""
+        """Whether this call comes next in an iteration like those known; `backward`: the number of a reverse pass."""
         at = self._position
         still = [t for t in self._matching if len(t.keys) > at and t.keys[at] == key]
         if not still:

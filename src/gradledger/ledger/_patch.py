@@ -46,8 +46,9 @@ def observe(
     `after(state, result, args, kwargs)` or `raised(state, error, args, kwargs)`.  Returns the undo.
 
     For methods `args[0]` is the instance.  With `before` absent the state is None.  With `nest` only the outermost call
-    is seen.  `skip` may say, without a guard and at once, that a call need not be looked at.  `abroad` is called instead of all others in a thread that is not watched.  Sites: inside the callbacks
-    `_site.here(...)` skips every frame of this package by itself.
+    is seen.  `skip` may say, without a guard and at once, that a call need not be looked at.  `abroad` is called
+    instead of all others in a thread that is not watched.  Sites: inside the callbacks `_site.here(...)` skips every
+    frame of this package by itself.
     """
     own = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
     original = getattr(owner, name)

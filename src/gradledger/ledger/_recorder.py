@@ -279,7 +279,7 @@ class Recorder:
         return False
 
     def dozed(self) -> bool:
-        """While dozing, an optimizer has stepped: count the iteration; False (and awake) when it was not a known one."""
+        """While dozing, an optimizer has stepped: count the iteration; False (and awake) when it is not a known one."""
         template = self.doze.ended()
         if template is None:
             self.wake()

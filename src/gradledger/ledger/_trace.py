@@ -9,7 +9,6 @@ tensors are held by weak references alone.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import defaultdict, deque
@@ -21,12 +20,24 @@ from typing import Any
 import torch
 from torch import overrides
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._identity import Ref, WeakTable
-from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, VIEWS, canonical, is_inplace, raw_name
+from gradledger.ledger._mode import Mode
+from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, VIEWS, canonical, is_inplace
+from gradledger.ledger._operations import (
+    Alias,
+    AliasWrite,
+    ArrayAlias,
+    Call,
+    Exit,
+    Op,
+    Origin,
+    Token,
+    Value,
+    fingerprint,
+)
 from gradledger.ledger._recorder import Recorder
 
 # Python API of torch for its mode stack, without type annotations
@@ -35,143 +46,9 @@ _pop: Callable[[], Any] = vars(overrides)["_pop_mode"]
 _push: Callable[[Any], None] = vars(overrides)["_push_mode"]
 
 KEPT_ITERATIONS = 2  # older values are forgotten
-MAX_OPS = 20_000  # an iteration with more operations than this is watched no further
 MAX_ARRAYS = 16  # arrays over graph values that are looked at in one iteration, and their largest size
 MAX_ARRAY = 1_000_000
 _SIMPLE = (bool, int, float, str)
-
-
-@dataclass(slots=True)
-class Call:
-    """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
-    `used`: its values went into a walked loss, through a graph or cut off."""
-
-    number: int
-    module: int
-    site: Site
-    training: bool
-    grad_on: bool
-    iteration: int
-    order: int
-    inputs_need_grad: bool = False
-    output_has_graph: bool = False
-    outputs: tuple[int, ...] = ()
-    nodes: tuple[int, ...] = ()
-    marks: tuple[weakref.ref[Any], ...] = ()
-    walked: bool = False
-    elements: int = 0
-    batch: int = 0
-    then: str = ""
-    then_site: Site = NOWHERE
-    gap: int = 0
-    used: bool = False
-    closed: bool = False
-
-    @property
-    def alive(self) -> bool:
-        """Whether the graph of some output still exists."""
-        return any(mark() is not None for mark in self.marks)
-
-
-@dataclass(slots=True)
-class Op:
-    """One operation.  `operands`: positional arguments of elementwise operations (token or number); `ins`: all tensor tokens."""
-
-    name: str
-    site: Site
-    ins: tuple[int, ...]
-    operands: tuple[Any, ...]
-    options: dict[str, Any]
-    grad_on: bool
-    order: int
-    in_forward: bool
-    inplace: bool = False
-
-
-@dataclass(slots=True)
-class Value:
-    """One tensor value.  `leaf`: number of the followed tensor it is; `node`: sequence number of its grad_fn."""
-
-    token: int
-    op: Op | None
-    shape: tuple[int, ...]
-    graph: bool
-    node: int
-    iteration: int
-    leaf: int | None = None
-    floating: bool = True
-    call: Call | None = None
-    grad_input: bool = False  # result of autograd.grad without create_graph
-    is_parameter: bool = False
-    is_leaf: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """A value left the tensor world (`.item()`, `.numpy()`, ...)."""
-
-    how: str
-    token: int
-    site: Site
-    order: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a tensor came from, as far as the trace remembers."""
-
-    op: str
-    site: Site
-    in_init: bool
-    in_forward: bool
-    from_parameter: bool
-
-
-@dataclass(slots=True)
-class Alias:
-    """`token` shares memory with the graph value `base`, behind autograd's back."""
-
-    base: int
-    how: str
-    site: Site
-    tensor: weakref.ref[torch.Tensor] | None = None  # the base itself
-
-
-@dataclass(slots=True)
-class AliasWrite:
-    """An in-place write through an alias, waiting for a backward that uses the base."""
-
-    op: str
-    site: Site
-    alias: Alias
-    base_node: int
-    base_op: str
-    base_site: Site
-
-
-@dataclass(slots=True)
-class ArrayAlias:
-    """An array that shares memory with a graph value; writes into it are seen by what they leave behind."""
-
-    array: weakref.ref[Any]
-    before: tuple[float, float]
-    site: Site
-    alias: Alias
-
-    @property
-    def written(self) -> bool:
-        """Whether the elements are no longer those that the array was made with."""
-        array = self.array()
-        if array is None and self.alias.tensor is not None and (base := self.alias.tensor()) is not None:
-            array = base.detach().numpy()
-        return array is not None and fingerprint(array) != self.before
-
-
-def fingerprint(array: Any) -> tuple[float, float]:
-    """Two sums of the elements; equal ones mean equal elements, as far as a program goes."""
-    flat = array.astype("float64").ravel()
-    flat[~(abs(flat) < 1e300)] = 0.0
-    return float(flat.sum()), float(flat @ flat)
 
 
 @dataclass
@@ -213,7 +90,7 @@ class Trace:
         self.ops = 0
         self.order = 0
         self._by_iteration: defaultdict[int, list[int]] = defaultdict(list)
-        self._mode: _Mode | None = None
+        self._mode: Mode | None = None
         self._mode_thread = 0  # the stack of modes belongs to a thread
         self._frames_seen: set[int] = set()
         recorder.on_iteration.append(self._new_iteration)
@@ -225,7 +102,7 @@ class Trace:
         self.wanted = True
         if self._mode is not None or self.inside:
             return
-        self._mode = _Mode(self)
+        self._mode = Mode(self)
         self._mode_thread = threading.get_ident()
         above = [_pop() for _ in range(_stack_height())]
         _push(self._mode)
@@ -436,7 +313,7 @@ class Trace:
         operands: tuple[Any, ...] = ()
         if name in ELEMENTWISE:
             operands = tuple(
-                _Ref(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
+                Token(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
                 for a in args[:2]
             )
         options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, _SIMPLE)}
@@ -564,7 +441,7 @@ class Trace:
             self._note_write(replace(op, name=name, ins=tokens), ins, tokens, [target])
 
     def blend_source(self, tokens: tuple[int, ...], target: torch.Tensor) -> tuple[torch.Tensor | None, float | None]:
-        """Which other followed tensor flows into a write on `target`, and with which weight (product of plain numbers)."""
+        """Which other followed tensor flows into a write on `target`, and its weight (product of plain numbers)."""
         own = self.recorder.tensors.find(target)
         queue: deque[tuple[int, float, int]] = deque((t, 1.0, 0) for t in tokens)
         seen: set[int] = set()
@@ -586,7 +463,7 @@ class Trace:
                 continue
             factor = weight
             for operand in value.op.operands:
-                if isinstance(operand, (int, float)) and not isinstance(operand, _Ref):
+                if isinstance(operand, (int, float)) and not isinstance(operand, Token):
                     if value.op.name == "mul":
                         factor *= operand
                     elif value.op.name == "div" and operand:
@@ -636,15 +513,6 @@ class Trace:
                 )
 
 
-class _Ref(int):
-    """A token among operands, told apart from a plain number."""
-
-
-def is_ref(operand: Any) -> bool:
-    """Whether an operand of an elementwise operation is a token."""
-    return isinstance(operand, _Ref)
-
-
 def _is_followed(tensor: torch.Tensor) -> bool:
     if isinstance(tensor, torch.nn.Parameter) or not tensor.requires_grad:
         return True
@@ -681,73 +549,3 @@ def _tensors(out: Any) -> list[torch.Tensor]:
     if isinstance(out, (tuple, list)):
         return [t for t in out if isinstance(t, torch.Tensor)]
     return []
-
-
-class _Mode(TorchFunctionMode):
-    """Calls the function, then tells the trace.  Nothing it does can change or raise."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self._trace = trace
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        trace = self._trace
-        if kwargs is None:
-            kwargs = {}
-        if not trace.wanted or trace.ops > MAX_OPS or not trace.recorder.detail:
-            return func(*args, **kwargs)
-        trace.inside += 1
-        try:
-            return self._watched(trace, func, args, kwargs)
-        finally:
-            trace.inside -= 1
-
-    def _watched(self, trace: Trace, func: Any, args: Any, kwargs: Any) -> Any:
-        name = raw_name(func)
-        if name == "__get__":
-            out = func(*args, **kwargs)
-            attribute = func.__self__.__name__
-            if attribute in _WATCHED_READS:
-                try:
-                    with torch._C.DisableTorchFunction():
-                        trace.got(attribute, args[0], out, sys._getframe(2))
-                except Exception as error:
-                    trace.recorder.fail("trace read", error)
-            return out
-        if name == "__set__":
-            attribute = func.__self__.__name__
-            before = None
-            if attribute == "requires_grad":
-                with torch._C.DisableTorchFunction():
-                    before = args[0].requires_grad
-            out = func(*args, **kwargs)
-            try:
-                with torch._C.DisableTorchFunction():
-                    trace.was_set(attribute, args[0], args[1], before)
-            except Exception as error:
-                trace.recorder.fail("trace write", error)
-            return out
-        if name == "requires_grad_" and args:
-            with torch._C.DisableTorchFunction():
-                before = args[0].requires_grad
-            out = func(*args, **kwargs)
-            try:
-                with torch._C.DisableTorchFunction():
-                    trace.was_set("requires_grad", args[0], out.requires_grad, before)
-            except Exception as error:
-                trace.recorder.fail("trace write", error)
-            return out
-        out = func(*args, **kwargs)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return out  # inside vmap/grad transforms tensors are wrappers: not looked at
-        if trace.optimizer_running and not torch.is_grad_enabled():
-            return out  # the optimizer's own arithmetic
-        try:
-            with torch._C.DisableTorchFunction():
-                trace.saw(func, args, kwargs, out)
-        except Exception as error:  # our mistakes are counted, never raised
-            trace.recorder.fail(f"trace {name}", error)
-        return out
-
-
-_WATCHED_READS = frozenset({"grad", "data", "T", "mT", "real", "imag", "H"})

@@ -11,13 +11,13 @@ import torch
 
 from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _site, _terms
+from gradledger.ledger import _comparisons, _provenance, _site, _terms
 from gradledger.ledger._graph import Walk, walk
 from gradledger.ledger._identity import FollowedTable
+from gradledger.ledger._operations import Value
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
-from gradledger.ledger._trace import Value
 
 MAX_COMPARISONS = 8
 
@@ -172,8 +172,8 @@ class _Probe:
                         one.no_grad_site = value.op.site
             reaches = any(self.recorder.tensors.find(t) in trained for t in one.walk.leaves)
             if not reaches:
-                one.cuts += _terms.cuts_below(self.trace, value.token, trained)
-                one.cuts += _terms.exits_of_graphs(self.trace, trained, order)
+                one.cuts += _provenance.cuts_below(self.trace, value.token, trained)
+                one.cuts += _provenance.exits_of_graphs(self.trace, trained, order)
             if len(one.comparisons) < MAX_COMPARISONS:
                 self._comparisons(one, value)
         if standing:
@@ -186,13 +186,13 @@ class _Probe:
         for call in self.trace.calls.values():
             if any(n in one.walk.nodes for n in call.nodes):
                 call.walked = True
-                calls.append(_terms.call_ref(call, True))
+                calls.append(_provenance.call_ref(call, True))
         one.calls = tuple(calls)
         self._leaves_seen(one.walk)
 
     def _comparisons(self, one: _Pass, value: Value) -> None:
-        for op, left, right in _terms.comparisons(self.trace, value.token)[:MAX_COMPARISONS]:
-            behind = (_terms.leaf_behind(self.trace, token) for token in op.ins[:2])
+        for op, left, right in _comparisons.comparisons(self.trace, value.token)[:MAX_COMPARISONS]:
+            behind = (_provenance.leaf_behind(self.trace, token) for token in op.ins[:2])
             self.session.leaves_in_loss.update(leaf for leaf in behind if leaf is not None)
             zero = op.options.get("_zero")
             name = "difference" if op.name in ("sub", "rsub") else op.name

@@ -16,12 +16,12 @@ from torch.utils.hooks import RemovableHandle
 
 from gradledger.core.events import GradientsRead, ModuleCalled, ModuleUsed
 from gradledger.core.site import Site
-from gradledger.ledger import _site, _terms
+from gradledger.ledger import _provenance, _site
 from gradledger.ledger._graph import mark
+from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
-from gradledger.ledger._trace import Call, Op, Value
 from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
@@ -137,7 +137,7 @@ class _Probe:
             if self.recorder.iteration < CHECKED_ITERATIONS and _not_finite(t):
                 self.session.bad_input = (self.recorder.iteration, site)
             if t.requires_grad and self.trace.active:
-                leaf = _terms.leaf_behind(self.trace, self.trace.token_of(t))
+                leaf = _provenance.leaf_behind(self.trace, self.trace.token_of(t))
                 if leaf is not None:
                     self.session.fed[leaf].add(number)
         return call

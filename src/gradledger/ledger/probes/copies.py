@@ -33,10 +33,10 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._iterators import variables
 from gradledger.ledger._often import Often
+from gradledger.ledger._operations import Op
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import Registry, tree_tensors
 from gradledger.ledger._session import Session
-from gradledger.ledger._trace import Op
 from gradledger.ledger._values import buffers_that_differ, elements, floating_buffers, print_of, same_memory
 from gradledger.ledger.probes.modules import register_tree
 

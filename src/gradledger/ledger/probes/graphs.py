@@ -13,13 +13,14 @@ import torch
 
 from gradledger.core.events import Broadcast, GraphDiscarded, GraphsAlive
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _terms
+from gradledger.ledger import _provenance
 from gradledger.ledger._broadcasts import Wide, reached
 from gradledger.ledger._graph import mark
 from gradledger.ledger._naming import LOSSES
+from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
-from gradledger.ledger._trace import Call, Op, Trace, Value
+from gradledger.ledger._trace import Trace
 
 OLD_AFTER = 3  # iterations after which a graph should be gone
 LOOKED_AT = 8  # results of one line looked at for that
@@ -223,7 +224,9 @@ class _Probe:
 
     def _self_target(self, op: Op) -> bool:
         left, right = op.ins[0], op.ins[1]
-        return _terms._is_detached_alias(self.trace, right, left) or _terms._is_detached_alias(self.trace, left, right)
+        return _provenance.is_detached_alias(self.trace, right, left) or _provenance.is_detached_alias(
+            self.trace, left, right
+        )
 
     def _grows(self, op: Op, result: Value) -> None:
         for token in op.ins:

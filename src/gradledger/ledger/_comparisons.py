@@ -1,0 +1,316 @@
+"""Comparisons of two operands inside what a backward walks, and how each operand was made."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gradledger.core.events import CallRef, Cut, Operand
+from gradledger.core.site import NOWHERE
+from gradledger.ledger._naming import DISTANCES, LOSSES, SELECTIONS
+from gradledger.ledger._operations import Op, Value, is_ref
+from gradledger.ledger._provenance import (
+    CUTS,
+    MAX_VISITS,
+    PARTS,
+    RANDOM,
+    call_ref,
+    content,
+    is_detached_alias,
+    plain_numbers,
+)
+from gradledger.ledger._trace import Trace
+
+_NEAR = frozenset(
+    {"add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill", "clamp", "clamp_", "mean", "sum", "maximum"}
+)
+_MEETS = frozenset({"mul", "sub", "rsub"})
+_MAX_OTHERS = 4
+
+
+def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
+    """Loss-like comparisons among everything a root value was made from, nearest to the root first.
+
+    After these come other places where outputs of two different modules meet: a product of one with graph and one
+    without (a cross entropy written out), a difference that is not squared (a log ratio against a reference).
+    """
+    found: list[tuple[Op, Operand, Operand]] = []
+    others: list[Op] = []
+    queue: deque[tuple[int, str, bool]] = deque([(root, "", True)])
+    seen = {(root, True)}
+    told: set[int] = set()
+    while queue and len(seen) < MAX_VISITS and len(found) < 32:
+        token, consumer, flows = queue.popleft()
+        value = trace.values.get(token)
+        if value is None or value.op is None:
+            continue
+        op = value.op
+        # behind a cut the operands may carry a graph that this root does not walk: no comparison of this loss
+        flows = flows and value.graph
+        if (flows or not value.graph) and token not in told:
+            told.add(token)
+            difference = op.name in ("sub", "rsub") and len(op.ins) == 2 and consumer in DISTANCES
+            if (op.name in LOSSES and len(op.ins) >= 2) or difference:
+                left, right = op.ins[0], op.ins[1]
+                logs = op.name == "kl_div" and not op.options.get("log_target")
+                found.append((op, operand(trace, left, right), operand(trace, right, left, logs)))
+            elif flows and op.name in _MEETS and len(op.ins) == 2 and not op.in_forward and _may_meet(trace, op):
+                others.append(op)
+        for t in op.ins:
+            if (t, flows) not in seen and (t, True) not in seen:
+                seen.add((t, flows))
+                queue.append((t, op.name, flows))
+    for op in others[:_MAX_OTHERS]:
+        mine, theirs = operand(trace, op.ins[0], op.ins[1]), operand(trace, op.ins[1], op.ins[0])
+        if {c.module for c in mine.calls} != {c.module for c in theirs.calls}:
+            found.append((op, mine, theirs))
+    return found
+
+
+def _may_meet(trace: Trace, op: Op) -> bool:
+    """Whether two operands of one shape both depend on a module call; of a product, one with graph and one without."""
+    left, right = trace.values.get(op.ins[0]), trace.values.get(op.ins[1])
+    if left is None or right is None or left.shape != right.shape or not (left.floating and right.floating):
+        return False
+    if op.name == "mul" and (left.graph == right.graph or len(left.shape) < 2):
+        return False
+    return _has_call(trace, op.ins[0]) and _has_call(trace, op.ins[1])
+
+
+def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand:
+    """Describe one side of a comparison.  `logs`: the other side is the logarithm of what is compared (kl_div)."""
+    value = trace.values.get(token)
+    if value is None:
+        return Operand((), False, "input", NOWHERE)
+    calls, names, cut = _calls_below(trace, value)
+    base, selection, plus, discount, masked = _affine(trace, token)
+    bootstrap = plus and bool(calls) and base is not None and (discount is not None or masked)
+    return Operand(
+        shape=value.shape,
+        has_graph=value.graph,
+        op=value.op.name if value.op else "input",
+        site=value.op.site if value.op else NOWHERE,
+        calls=calls,
+        selection=selection and not plus and bool(calls),
+        bootstrap=bootstrap,
+        discount=discount,
+        alias_of_other=is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs),
+        cut=cut,
+        made_from=names,
+    )
+
+
+def _calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple[str, ...], Cut | None]:
+    calls: dict[int, CallRef] = {}
+    names: dict[str, None] = {}
+    cut: Cut | None = None
+    queue: deque[tuple[int, bool]] = deque([(start.token, start.graph)])
+    seen: set[tuple[int, bool]] = set()
+    while queue and len(seen) < MAX_VISITS:
+        token, flow = queue.popleft()
+        value = trace.values.get(token)
+        if value is None or (token, flow) in seen:
+            continue
+        seen.add((token, flow))
+        if value.call is not None:
+            old = calls.get(value.call.number)
+            if old is None or (flow and not old.graph):
+                calls[value.call.number] = call_ref(value.call, flow and value.graph)
+            continue
+        op = value.op
+        if op is None:
+            continue
+        if len(names) < 30:
+            names[op.name] = None
+        if cut is None and not value.graph:
+            inputs = [trace.values.get(t) for t in op.ins]
+            if any(v is not None and v.graph for v in inputs):
+                cut = Cut(op.name if op.name in CUTS else "no_grad" if not op.grad_on else op.name, op.site)
+        for t in op.ins:
+            v = trace.values.get(t)
+            queue.append((t, flow and v is not None and v.graph))
+    return tuple(calls.values()), tuple(names), cut
+
+
+def _has_call(trace: Trace, token: int) -> bool:
+    queue: deque[int] = deque([token])
+    seen = {token}
+    while queue and len(seen) < 400:
+        value = trace.values.get(queue.popleft())
+        if value is None:
+            continue
+        if value.call is not None:
+            return True
+        if value.op is not None:
+            for t in value.op.ins:
+                if t not in seen:
+                    seen.add(t)
+                    queue.append(t)
+    return False
+
+
+def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:
+    """Operands that are themselves (scaled, masked, selected) module outputs; else those that depend on one in any way.
+
+    A reward may depend on the network too, by way of the action that it chose: then the side that carries a graph, or
+    the one that is multiplied by a discount, is meant.
+    """
+    near = [t for t in sides if _is_near_call(trace, t)]
+    if len(near) > 1:
+        graph = [t for t in near if trace.values[t].graph]
+        scaled = [t for t in near if _is_scaled(trace, t)]
+        near = graph if len(graph) == 1 else scaled if len(scaled) == 1 else near
+    return near or [t for t in sides if _has_call(trace, t)]
+
+
+def _is_near_call(trace: Trace, token: int) -> bool:
+    """Whether a value is a module's output up to selections, cuts, sums and products."""
+    queue: deque[int] = deque([token])
+    seen = {token}
+    while queue and len(seen) < 100:
+        value = trace.values.get(queue.popleft())
+        if value is None:
+            continue
+        if value.call is not None:
+            return True
+        op = value.op
+        if op is None or not value.floating or not (op.name in _NEAR or op.name in SELECTIONS or op.name in CUTS):
+            continue
+        for t in op.ins:
+            if t not in seen:
+                seen.add(t)
+                queue.append(t)
+    return False
+
+
+def _is_scaled(trace: Trace, token: int) -> bool:
+    """Whether a value was made by multiplying with a plain number up to 1."""
+    value = trace.values.get(token)
+    if value is None or value.op is None or value.op.name != "mul":
+        return False
+    return any(isinstance(o, (int, float)) and not is_ref(o) and 0 < abs(o) <= 1 for o in value.op.operands)
+
+
+def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | None, bool]:
+    """Read a value as (graph-free part) + number * mask * f(module output): (token of f's end, only selections on the
+    way, something was added, the number, a mask was multiplied in)."""
+    selection, plus, masked = True, False, False
+    discount: float | None = None
+    for _ in range(60):
+        value = trace.values.get(token)
+        if value is None:
+            return None, False, plus, discount, masked
+        if value.call is not None:
+            return token, selection, plus, discount, masked
+        op = value.op
+        if op is None or not op.ins:
+            return None, False, plus, discount, masked
+        if op.name in ("add", "sub", "rsub") and op.operands:
+            sides = [int(o) for o in op.operands if is_ref(o)]
+            with_call = _sides_with_call(trace, sides)
+            if not with_call:
+                return None, False, plus, discount, masked
+            if len(with_call) == 1 and len(op.operands) == 2:
+                plus = True
+            selection = False
+            token = with_call[0]
+        elif op.name in ("mul", "div") and op.operands:
+            numbers = [float(o) for o in op.operands if isinstance(o, (int, float)) and not is_ref(o)]
+            sides = [int(o) for o in op.operands if is_ref(o)]
+            with_call = _sides_with_call(trace, sides)
+            if not with_call:
+                return None, False, plus, discount, masked
+            for n in numbers:
+                discount = (1.0 if discount is None else discount) * (n if op.name == "mul" else 1 / n if n else 0.0)
+            masked = masked or len(with_call) < len(sides)
+            for side in sides:
+                inside = _plain_factor(trace, side) if side not in with_call else None
+                if inside is not None:
+                    discount = (1.0 if discount is None else discount) * inside
+            selection = False
+            token = with_call[0]
+        elif (
+            op.name in SELECTIONS
+            or op.name in CUTS
+            or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum")
+        ):
+            selection = selection and (op.name in SELECTIONS or op.name in CUTS)
+            with_call = [t for t in op.ins if _has_call(trace, t)]
+            if not with_call:
+                return None, False, plus, discount, masked
+            token = with_call[0]
+        else:
+            selection = False
+            with_call = [t for t in op.ins if _has_call(trace, t)]
+            if not with_call or plus:
+                return (token if with_call else None), False, plus, discount, masked
+            token = with_call[0]
+    return None, False, plus, discount, masked
+
+
+def _plain_factor(trace: Trace, token: int) -> float | None:
+    """The number in a mask like `0.9 * (1 - done)`: the factor of the outermost products, None when there is none."""
+    found: float | None = None
+    for _ in range(8):
+        value = trace.values.get(token)
+        op = value.op if value is not None else None
+        if op is None or op.name not in ("mul", "div") or len(op.operands) != 2:
+            return found
+        left, right = op.operands
+        number = right if is_ref(left) else left
+        if (is_ref(left) and is_ref(right)) or not isinstance(number, (int, float)) or not number:
+            return found
+        found = (1.0 if found is None else found) * (number if op.name == "mul" else 1 / number)
+        token = int(left if is_ref(left) else right)
+    return found
+
+
+def is_equal_by_construction(trace: Trace, token: int, other: int, logs: bool = False) -> bool:
+    """Whether a graph-free value was made from the same output as `other`, by the same operations: equal to it always.
+
+    Softmax of detached logits against softmax of the logits.  Values that come from two calls of a module differ.
+    """
+    mine, theirs = trace.values.get(token), trace.values.get(other)
+    if mine is None or theirs is None or mine.graph or not theirs.graph:
+        return False
+    if logs:
+        token, other = content(trace, token)[0], content(trace, other)[0]
+        mine, theirs = trace.values.get(token), trace.values.get(other)
+        if mine is None or theirs is None or mine.op is None or theirs.op is None or not mine.op.ins:
+            return False
+        if mine.op.name == "exp":
+            return _same(trace, mine.op.ins[0], other, [64])
+        names = (mine.op.name, theirs.op.name)
+        return names == ("softmax", "log_softmax") and _same(trace, mine.op.ins[0], theirs.op.ins[0], [64])
+    return _same(trace, token, other, [64])
+
+
+def _same(trace: Trace, a: int, b: int, left: list[int]) -> bool:
+    (a, _, one), (b, _, two) = content(trace, a), content(trace, b)
+    if a == b:
+        base = trace.values.get(a)
+        return base is not None and not ((one or two) and base.leaf is not None)
+    left[0] -= 1
+    x, y = trace.values.get(a), trace.values.get(b)
+    if (
+        left[0] < 0
+        or x is None
+        or y is None
+        or x.op is None
+        or y.op is None
+        or x.call is not None
+        or y.call is not None
+    ):
+        return False
+    if (
+        x.iteration != y.iteration
+        or x.shape != y.shape
+        or x.op.name != y.op.name
+        or x.op.name in RANDOM | PARTS
+        or x.op.inplace
+        or y.op.inplace
+        or "_untold" in x.op.options
+    ):
+        return False
+    if not x.op.ins or len(x.op.ins) != len(y.op.ins) or plain_numbers(x.op) != plain_numbers(y.op):
+        return False
+    return all(_same(trace, s, t, left) for s, t in zip(x.op.ins, y.op.ins, strict=True))

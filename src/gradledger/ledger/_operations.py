@@ -1,0 +1,153 @@
+"""Records of the trace: values, the operations that made them, calls, exits and aliases.  Numbers and strings only."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradledger.core.site import NOWHERE, Site
+
+
+@dataclass(slots=True)
+class Call:
+    """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
+    `used`: its values went into a walked loss, through a graph or cut off."""
+
+    number: int
+    module: int
+    site: Site
+    training: bool
+    grad_on: bool
+    iteration: int
+    order: int
+    inputs_need_grad: bool = False
+    output_has_graph: bool = False
+    outputs: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    marks: tuple[weakref.ref[Any], ...] = ()
+    walked: bool = False
+    elements: int = 0
+    batch: int = 0
+    then: str = ""
+    then_site: Site = NOWHERE
+    gap: int = 0
+    used: bool = False
+    closed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the graph of some output still exists."""
+        return any(mark() is not None for mark in self.marks)
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation.  `operands`: arguments of elementwise operations (token or number); `ins`: all tensor tokens."""
+
+    name: str
+    site: Site
+    ins: tuple[int, ...]
+    operands: tuple[Any, ...]
+    options: dict[str, Any]
+    grad_on: bool
+    order: int
+    in_forward: bool
+    inplace: bool = False
+
+
+@dataclass(slots=True)
+class Value:
+    """One tensor value.  `leaf`: number of the followed tensor it is; `node`: sequence number of its grad_fn."""
+
+    token: int
+    op: Op | None
+    shape: tuple[int, ...]
+    graph: bool
+    node: int
+    iteration: int
+    leaf: int | None = None
+    floating: bool = True
+    call: Call | None = None
+    grad_input: bool = False  # result of autograd.grad without create_graph
+    is_parameter: bool = False
+    is_leaf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A value left the tensor world (`.item()`, `.numpy()`, ...)."""
+
+    how: str
+    token: int
+    site: Site
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a tensor came from, as far as the trace remembers."""
+
+    op: str
+    site: Site
+    in_init: bool
+    in_forward: bool
+    from_parameter: bool
+
+
+@dataclass(slots=True)
+class Alias:
+    """`token` shares memory with the graph value `base`, behind autograd's back."""
+
+    base: int
+    how: str
+    site: Site
+    tensor: weakref.ref[torch.Tensor] | None = None  # the base itself
+
+
+@dataclass(slots=True)
+class AliasWrite:
+    """An in-place write through an alias, waiting for a backward that uses the base."""
+
+    op: str
+    site: Site
+    alias: Alias
+    base_node: int
+    base_op: str
+    base_site: Site
+
+
+@dataclass(slots=True)
+class ArrayAlias:
+    """An array that shares memory with a graph value; writes into it are seen by what they leave behind."""
+
+    array: weakref.ref[Any]
+    before: tuple[float, float]
+    site: Site
+    alias: Alias
+
+    @property
+    def written(self) -> bool:
+        """Whether the elements are no longer those that the array was made with."""
+        array = self.array()
+        if array is None and self.alias.tensor is not None and (base := self.alias.tensor()) is not None:
+            array = base.detach().numpy()
+        return array is not None and fingerprint(array) != self.before
+
+
+def fingerprint(array: Any) -> tuple[float, float]:
+    """Two sums of the elements; equal ones mean equal elements, as far as a program goes."""
+    flat = array.astype("float64").ravel()
+    flat[~(abs(flat) < 1e300)] = 0.0
+    return float(flat.sum()), float(flat @ flat)
+
+
+class Token(int):
+    """A token among operands, told apart from a plain number."""
+
+
+def is_ref(operand: Any) -> bool:
+    """Whether an operand of an elementwise operation is a token."""
+    return isinstance(operand, Token)

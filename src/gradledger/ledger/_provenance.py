@@ -1,0 +1,168 @@
+"""Where a value came from: followed back through the trace, past detaches, numpy round trips and no_grad blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import torch
+
+from gradledger.core.events import CallRef, Cut
+from gradledger.ledger._naming import VIEWS
+from gradledger.ledger._operations import Call, Op, is_ref
+from gradledger.ledger._trace import Trace
+
+THROUGH = VIEWS | {"to", "clone", "double", "type", "half", "bfloat16", "positive", "type_as", "cpu", "cuda"}
+CUTS = frozenset({"detach", "data", "detach_", "numpy"})
+# The same elements in the same order, whatever the shape.
+_SAME_ELEMENTS = frozenset(
+    {
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "view_as",
+        "unflatten",
+        "ravel",
+        "squeeze_",
+        "unsqueeze_",
+    }
+)
+# Which part they give is not recorded: two of them may differ.
+PARTS = frozenset({"getitem", "select", "narrow", "chunk", "split", "split_with_sizes", "unbind", "diagonal", "unfold"})
+RANDOM = frozenset(
+    {"dropout", "alpha_dropout", "feature_dropout", "rrelu", "bernoulli", "multinomial", "normal", "gumbel_softmax"}
+)
+MAX_VISITS = 4000
+
+
+def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, ...], Cut | None, bool]:
+    """Trained tensors that a graph-free value depends on, the nearest cut on the way, and whether a result of
+    autograd.grad without create_graph lies on it."""
+    found: dict[int, None] = {}
+    nearest: Cut | None = None
+    penalty: Cut | None = None
+    queue: deque[int] = deque([token])
+    seen = {token}
+    while queue and len(seen) < MAX_VISITS:
+        value = trace.values.get(queue.popleft())
+        if value is None:
+            continue
+        if value.leaf is not None and value.leaf in trained:
+            found[value.leaf] = None
+        op = value.op
+        if value.grad_input and penalty is None and op is not None:
+            penalty = Cut("autograd_grad", op.site)
+        if op is None:
+            continue
+        if not value.graph and nearest is None:
+            inputs = [trace.values.get(t) for t in op.ins]
+            if any(v is not None and v.graph for v in inputs):
+                how = (
+                    op.name
+                    if op.name in CUTS
+                    else "no_grad"
+                    if not op.grad_on
+                    else "integer"
+                    if not value.floating
+                    else op.name
+                )
+                nearest = Cut(how, op.site)
+        for t in op.ins:
+            if t not in seen:
+                seen.add(t)
+                queue.append(t)
+    if penalty is not None:
+        return tuple(found), penalty, True
+    return tuple(found), nearest, False
+
+
+def exits_of_graphs(trace: Trace, trained: set[int], before: int) -> tuple[Cut, ...]:
+    """Where values of this iteration that depend on trained tensors left the graph or the tensor world."""
+    cuts: dict[tuple[str, int], Cut] = {}
+    for exit_ in trace.exits:
+        value = trace.values.get(exit_.token)
+        if exit_.order > before or value is None or value.iteration != trace.recorder.iteration or not value.floating:
+            continue
+        if depends_on(trace, exit_.token, trained)[0]:
+            cuts.setdefault(exit_.site.key(), Cut(exit_.how, exit_.site))
+    return tuple(cuts.values())
+
+
+def cuts_below(trace: Trace, root: int, trained: set[int]) -> tuple[Cut, ...]:
+    """Cuts between a root without graph and the trained tensors its value depends on."""
+    depends, cut, _ = depends_on(trace, root, trained)
+    return (cut,) if cut is not None and depends else ()
+
+
+def strip(trace: Trace, token: int) -> tuple[int, bool]:
+    detached = False
+    for _ in range(20):
+        value = trace.values.get(token)
+        if value is None or value.op is None or len(value.op.ins) != 1 or value.op.inplace:
+            break
+        if value.op.name in CUTS:
+            detached = True
+        elif value.op.name not in VIEWS and value.op.name not in ("clone", "to"):
+            break
+        token = value.op.ins[0]
+    return token, detached
+
+
+def content(trace: Trace, token: int) -> tuple[int, bool, bool]:
+    """The value with the same elements in the same order: its token; was it detached, was it copied on the way."""
+    detached = copied = False
+    for _ in range(20):
+        value = trace.values.get(token)
+        if value is None or value.op is None or len(value.op.ins) != 1 or value.op.inplace:
+            break
+        if value.op.name in CUTS:
+            detached = True
+        elif value.op.name in ("clone", "to"):
+            copied = True
+        elif value.op.name not in _SAME_ELEMENTS:
+            break
+        token = value.op.ins[0]
+    return token, detached, copied
+
+
+def plain_numbers(op: Op) -> tuple[object, ...]:
+    plain = tuple(None if is_ref(o) else o for o in op.operands)
+    return (*plain, *sorted((k, str(v)) for k, v in op.options.items() if k != "_zero"))
+
+
+def is_detached_alias(trace: Trace, token: int, other: int) -> bool:
+    mine, detached, copied = content(trace, token)
+    theirs, _, _ = content(trace, other)
+    a, b, base = trace.values.get(token), trace.values.get(other), trace.values.get(mine)
+    if not detached or mine != theirs or a is None or b is None or base is None or a.shape != b.shape:
+        return False
+    return not (copied and base.leaf is not None)  # a copy of a parameter keeps what it was before the steps since
+
+
+def leaf_behind(trace: Trace, token: int) -> int | None:
+    """The followed leaf that a value is a view, slice or stack of, if any."""
+    for _ in range(20):
+        value = trace.values.get(token)
+        if value is None:
+            return None
+        if value.leaf is not None and value.graph:
+            return value.leaf
+        if value.op is None or not value.op.ins or not value.graph:
+            return None
+        if value.op.name not in THROUGH and value.op.name not in ("index_select", "gather", "cat", "stack"):
+            return None
+        token = value.op.ins[0]
+    return None
+
+
+def followed(trace: Trace, tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """Numbers of tensors, given new ones where needed."""
+    return tuple(trace.recorder.tensor_id(t) for t in tensors)
+
+
+def call_ref(call: Call, graph: bool) -> CallRef:
+    """The event form of a call."""
+    return CallRef(call.number, call.module, call.site, graph, call.grad_on, call.training)
