@@ -60,7 +60,11 @@ def test_names_that_say_lagging(name: str, says: bool) -> None:
         ("tgt.load_state_dict(torch.load(path))", []),
         ("net.load_state_dict(tgt.state_dict())", []),
         ("for p in tgt.parameters():\n    p.requires_grad = False", []),
+        ("polyak_update(net.parameters(), tgt.parameters(), 0.1)", [1]),
         ("y = tgt(x)", []),
+        ("best = copy.deepcopy(tgt.state_dict())", []),
+        ("meter.update(tgt)", []),
+        ("p = F.softmax(tgt, 1)", []),
     ],
 )
 def test_lines_that_update(tmp_path: Path, text: str, lines: list[int]) -> None:

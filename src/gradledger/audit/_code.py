@@ -20,7 +20,8 @@ _LAGGING = frozenset(
         "init", "prior", "sft",
     }
 )  # fmt: skip
-_UPDATE = re.compile(r"updat|sync|soft|hard|polyak|ema|blend|copy|track|refresh|moving|momentum", re.IGNORECASE)
+_UPDATING = frozenset({"soft", "hard", "ema", "blend", "copy", "refresh", "track", "follow", "momentum"})
+_NO_UPDATE = frozenset({"copy", "deepcopy", "update"})  # of dictionaries, meters, bars
 _WRITES = frozenset(
     {"copy_", "lerp_", "mul_", "add_", "set_", "data", "_foreach_lerp_", "_foreach_copy_", "swap_tensors"}
 )
@@ -181,9 +182,25 @@ def _walked_over(node: ast.AST, methods: tuple[str, ...]) -> set[str]:
     }
 
 
+def _updating_name(name: str) -> bool:
+    """Whether a function's name says that it updates a network: `soft_update`, `sync_target`, `polyak`, `copyWeights`."""
+    if name in _NO_UPDATE:
+        return False
+    lower = name.lower()
+    return any(part in lower for part in ("update", "sync", "polyak")) or any(w in _UPDATING for w in _words(name))
+
+
+def _words(name: str) -> list[str]:
+    return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
 def _small(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A function whose purpose is the update, not a training loop that contains one."""
-    return bool(_UPDATE.search(function.name)) or (function.end_lineno or function.lineno) - function.lineno < 8
+    return (
+        function.name == "update"
+        or _updating_name(function.name)
+        or (function.end_lineno or function.lineno) - function.lineno < 8
+    )
 
 
 def _writes(loop: ast.For) -> bool:
@@ -207,10 +224,10 @@ def _calls_updater(node: ast.AST, names: set[str], updating: set[str]) -> bool:
     name = last_name(node.func)
     if name in updating:
         return True
-    if not _UPDATE.search(name):
+    if not _updating_name(name):
         return False
-    given = {last_name(a) for a in [*node.args, *(k.value for k in node.keywords)]}
-    return bool(given & names)
+    given = [*node.args, *(k.value for k in node.keywords)]
+    return any(last_name(a) in names or _walked_over(a, ("parameters", "state_dict")) & names for a in given)
 
 
 def assigned_to(text: str) -> tuple[str, str] | None:
@@ -246,8 +263,7 @@ def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[st
 
 def lagging(name: str) -> bool:
     """Whether a name says that its network lags behind or stands still: `target_net`, `qTarget`, `ref_model`, `ema`."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return "targ" in name.lower() or "teacher" in name.lower() or any(w.lower() in _LAGGING for w in words)
+    return "targ" in name.lower() or "teacher" in name.lower() or any(w in _LAGGING for w in _words(name))
 
 
 def is_network_alias(alias: tuple[str, str, int]) -> bool:

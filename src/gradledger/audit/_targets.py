@@ -6,6 +6,7 @@ the two sides of a comparison.  The rules of the T series keep a `Watch` as thei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -149,7 +150,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`target` was written from `source`, or is a deep copy of it.  `repeated`: also while training went on."""
+    """`target` was written from `source`, or is a deep copy of it.  `repeated`: more than once (the first
+    deep copy counts), and also while training went on."""
 
     source: int
     target: int
@@ -165,14 +167,18 @@ class Link:
 
 def links(world: World) -> list[Link]:
     """Every copy from one module into another (a module into itself is left out), oldest first."""
-    return [_link(link) for link in world.all_copies() if link.first.source != link.first.target and not _same(link)]
+    kept = [link for link in world.all_copies() if link.first.source != link.first.target and not _same(link)]
+    copies = Counter[tuple[int, int]]()
+    for link in kept:
+        copies[link.first.source, link.first.target] += link.count
+    return [_link(link, copies[link.first.source, link.first.target]) for link in kept]
 
 
 def _same(link: CopyLink) -> bool:
     return isinstance(link.first, Copied) and link.first.same
 
 
-def _link(link: CopyLink) -> Link:
+def _link(link: CopyLink, copies: int) -> Link:
     first, last = link.first, link.last
     deep = isinstance(first, DeepCopied)
     pairs = last.pairs if len(last.pairs) >= len(first.pairs) else first.pairs
@@ -181,7 +187,7 @@ def _link(link: CopyLink) -> Link:
         target=first.target,
         pairs=pairs,
         count=link.count,
-        repeated=not deep and last.iteration > 0,
+        repeated=not deep and last.iteration > 0 and copies > 1,
         deep=deep,
         site=first.site,
         how=first.how if isinstance(first, Copied) else "deepcopy",
@@ -225,7 +231,10 @@ def frozen(module: int, world: World) -> bool:
 
 def filled_together(link: Link, watch: Watch) -> Iterator[tuple[LeafSet, set[int]]]:
     """Sets of filled tensors that hold both tensors of the link's target and the sources they are written from."""
+    sources, targets = {s for s, _ in link.pairs}, {t for _, t in link.pairs}
     for leaves, seen in watch.fills.items():
+        if targets.isdisjoint(leaves) or sources.isdisjoint(leaves):
+            continue
         held = set(leaves)
         both = {t for s, t in link.pairs if s in held and t in held and s != t}
         if both:
