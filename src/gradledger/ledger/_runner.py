@@ -131,7 +131,10 @@ def run(
     arm.set()
     error: BaseException | None = None
     # The frames below the program are ours: it shall be able to go as deep as without them.
-    sys.setrecursionlimit(sys.getrecursionlimit() + _depth() + (2 if target.kind == "script" else 0))
+    own = _depth()
+    if target.kind == "script":  # one function more, and Python 3.11 counts the call of exec() too
+        own += 1 if sys.version_info >= (3, 12) else 2
+    sys.setrecursionlimit(sys.getrecursionlimit() + own)
     try:
         if target.kind == "script":
             _run_script(target, main)
