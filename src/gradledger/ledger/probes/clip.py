@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -19,18 +20,22 @@ from gradledger.ledger._session import Session
 def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        # a generator can be walked once only: keep what it gives, and hand that on
+        # a generator can be walked once only: keep what it gives, and hand that on, as a generator again (torch warns
+        # about an empty one)
+        handed = parameters
         if not isinstance(parameters, (torch.Tensor, list, tuple)):
+            generator = isinstance(parameters, GeneratorType)
             parameters = list(parameters)
+            handed = (p for p in parameters) if generator else parameters
         recorder = session.recorder
         count = 1 if isinstance(parameters, torch.Tensor) else len(parameters)
         if recorder.doze.asleep and recorder.passes(("clip", _site.mark(0), count)):
-            return original(parameters, *args, **kwargs)
+            return original(handed, *args, **kwargs)
         facts = None
         if session.recorder.enabled:
             with session.recorder.guard(name):
                 facts = _look(session, parameters, args, kwargs)
-        result = original(parameters, *args, **kwargs)
+        result = original(handed, *args, **kwargs)
         if facts is not None:
             with session.recorder.guard(name):
                 session.lifecycle.changed_by_torch([parameters] if isinstance(parameters, torch.Tensor) else parameters)
