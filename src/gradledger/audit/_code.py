@@ -183,7 +183,7 @@ def _walked_over(node: ast.AST, methods: tuple[str, ...]) -> set[str]:
 
 
 def _updating_name(name: str) -> bool:
-    """Whether a function's name says that it updates a network: `soft_update`, `sync_target`, `polyak`, `copyWeights`."""
+    """Whether a function's name says that it updates a network: `soft_update`, `sync_target`, `copyWeights`."""
     if name in _NO_UPDATE:
         return False
     lower = name.lower()
