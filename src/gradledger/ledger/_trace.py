@@ -118,6 +118,16 @@ class Trace:
         self.wanted = False
         self.stack.clear()
         self.depth = 0
+        self._take_out()
+
+    def rest(self) -> None:
+        """Take our mode out while torch works for the program (a step, a clip): there is nothing to see for us.
+
+        `settle()`, which runs at every call of a module and at the end of every iteration, puts it back.
+        """
+        self._take_out()
+
+    def _take_out(self) -> None:
         if self._mode is None or self.inside or threading.get_ident() != self._mode_thread:
             return
         above = []

@@ -90,6 +90,7 @@ class _Probe:
             self.pending_steps[number] = (site, closure)
             if not closure:
                 self._emit_step(optimizer, number, site, closure)
+                self.session.trace.rest()
 
     def _emit_step(self, optimizer: torch.optim.Optimizer, number: int, site: Site, closure: bool) -> None:
         parameters = parameters_of(optimizer)
