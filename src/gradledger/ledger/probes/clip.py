@@ -35,7 +35,11 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
         if session.recorder.enabled:
             with session.recorder.guard(name):
                 facts = _look(session, parameters, args, kwargs)
-        result = original(handed, *args, **kwargs)
+        session.trace.rest()
+        try:
+            result = original(handed, *args, **kwargs)
+        finally:
+            session.trace.settle()
         if facts is not None:
             with session.recorder.guard(name):
                 session.lifecycle.changed_by_torch([parameters] if isinstance(parameters, torch.Tensor) else parameters)

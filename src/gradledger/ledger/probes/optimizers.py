@@ -190,14 +190,17 @@ class _Probe:
             key=("clear", _site.mark(2), optimizer or module),
         )
         self.clearing += 1
+        self.session.trace.rest()
         return leaves
 
     def clear_done(self, leaves: list[Leaf] | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.clearing = max(0, self.clearing - 1)
+        self.session.trace.settle()
         self.session.lifecycle.cleared(leaves or [])
 
     def clear_failed(self, leaves: list[Leaf] | None, error: BaseException, args: Any, kwargs: Any) -> None:
         self.clearing = max(0, self.clearing - 1)
+        self.session.trace.settle()
 
     def grad_set(self, tensor: torch.Tensor, new: Any) -> None:
         """`p.grad = None` (a clear) or `p.grad = g` (an assignment), in watched iterations."""
