@@ -24,11 +24,10 @@ epochs of this run, the number of batches, or is written as such in the program.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 
 from gradledger.audit import _schedules
-from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
+from gradledger.audit._lengths import LENGTHS, counts_batches, counts_epochs
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._schedules import Schedule
 from gradledger.audit.rule import Finding, Rule
@@ -46,8 +45,6 @@ LISTENS = _schedules.LISTENS
 
 RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau")
 OF_OTHERS = ("SequentialLR", "ChainedScheduler")
-# length-like argument and its position after the optimizer
-LENGTHS = {"T_max": 0, "total_steps": 1, "total_iters": 0, "step_size": 0, "milestones": 0}
 GONE = 1e-3  # of the peak rate: decayed to nothing
 
 
@@ -118,7 +115,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
     if length < 1 or calls < 1.5 * length + 1:
         return None
     by_count = each >= 2 and passes >= 2 and (length == passes or (length == each and _is_cosine(schedule)))
-    written = _counts_epochs(schedule, name)
+    written = counts_epochs(schedule, name)
     small = each >= 2 and passes >= 2 and length <= passes and length < each
     symptom = _symptom_often(schedule, length, by_count or written, small or written)
     if not symptom:
@@ -214,7 +211,7 @@ def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
         length, name = _closed_over(schedule, steps, batches)
     if length is None or schedule.calls > 0.5 * length:
         return None
-    written = _counts_batches(schedule, name)
+    written = counts_batches(schedule, name)
     walked = passes * batches if accumulates else schedule.calls * batches
     exact = (length == steps and not accumulates) or (batches >= 2 and length == walked)
     multiple = written and not accumulates and any(n >= 2 and length % n == 0 for n in (each, batches))
@@ -301,67 +298,6 @@ def _loader_length(schedule: Schedule, world: World) -> int:
     found = schedule.epochs(world)
     info = world.loaders.get(found[2]) if found is not None else None
     return info.made.length if info is not None else 0
-
-
-def _expression(schedule: Schedule, name: str) -> tuple[ast.expr | None, str]:
-    """What the program wrote for the length, and in which file."""
-    made = schedule.made.site
-    if name not in LENGTHS:
-        return None, ""
-    for call in calls_at(made.file, made.line) if made.file else ():
-        function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if function == schedule.cls:
-            return argument(call, name, LENGTHS[name] + 1), made.file
-    return None, ""
-
-
-def _counts_epochs(schedule: Schedule, name: str) -> bool:
-    """Whether the length is written as the range of the loop around the loop in which the scheduler is stepped."""
-    expression, file = _expression(schedule, name)
-    if expression is None:
-        return False
-    loops = loops_around(schedule.site)
-    if len(loops) < 2:
-        return False
-    written = unfolded(file, expression)
-    if any(_has_len(e) for e in written):
-        return False
-    for loop in loops[1:]:
-        bound = _range_bound(loop.over)
-        if bound is not None and any(same_text(e, bound) or _part_of(bound, e) for e in written[:1]):
-            return True
-    return False
-
-
-def _part_of(bound: ast.expr, expression: ast.expr) -> bool:
-    """`EPOCHS // 3` is a part of EPOCHS."""
-    return (
-        isinstance(expression, ast.BinOp)
-        and isinstance(expression.op, (ast.FloorDiv, ast.Div, ast.Sub))
-        and same_text(expression.left, bound)
-        and isinstance(bound, (ast.Name, ast.Attribute))
-    )
-
-
-def _counts_batches(schedule: Schedule, name: str) -> bool:
-    """Whether the length is written with `len(...)` of something."""
-    expression, file = _expression(schedule, name)
-    return expression is not None and any(_has_len(e) for e in unfolded(file, expression))
-
-
-def _has_len(expression: ast.expr) -> bool:
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "len" for n in ast.walk(expression)
-    )
-
-
-def _range_bound(over: ast.expr | None) -> ast.expr | None:
-    """`EPOCHS` of `range(EPOCHS)`, `range(start, EPOCHS)`, `tqdm(range(EPOCHS))`."""
-    while isinstance(over, ast.Call):
-        if isinstance(over.func, ast.Name) and over.func.id == "range" and over.args:
-            return over.args[1] if len(over.args) > 1 else over.args[0]
-        over = over.args[0] if over.args else None
-    return None
 
 
 def _step_site(schedule: Schedule, world: World) -> Site:

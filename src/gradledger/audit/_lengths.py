@@ -1,0 +1,72 @@
+"""In which unit the length of a learning-rate schedule is written: read from the line that builds it."""
+
+from __future__ import annotations
+
+import ast
+
+from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
+from gradledger.audit._schedules import Schedule
+
+# length-like argument and its position after the optimizer
+LENGTHS = {"T_max": 0, "total_steps": 1, "total_iters": 0, "step_size": 0, "milestones": 0}
+
+
+def _expression(schedule: Schedule, name: str) -> tuple[ast.expr | None, str]:
+    """What the program wrote for the length, and in which file."""
+    made = schedule.made.site
+    if name not in LENGTHS:
+        return None, ""
+    for call in calls_at(made.file, made.line) if made.file else ():
+        function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if function == schedule.cls:
+            return argument(call, name, LENGTHS[name] + 1), made.file
+    return None, ""
+
+
+def counts_epochs(schedule: Schedule, name: str) -> bool:
+    """Whether the length is written as the range of the loop around the loop in which the scheduler is stepped."""
+    expression, file = _expression(schedule, name)
+    if expression is None:
+        return False
+    loops = loops_around(schedule.site)
+    if len(loops) < 2:
+        return False
+    written = unfolded(file, expression)
+    if any(_has_len(e) for e in written):
+        return False
+    for loop in loops[1:]:
+        bound = _range_bound(loop.over)
+        if bound is not None and any(same_text(e, bound) or _part_of(bound, e) for e in written[:1]):
+            return True
+    return False
+
+
+def _part_of(bound: ast.expr, expression: ast.expr) -> bool:
+    """`EPOCHS // 3` is a part of EPOCHS."""
+    return (
+        isinstance(expression, ast.BinOp)
+        and isinstance(expression.op, (ast.FloorDiv, ast.Div, ast.Sub))
+        and same_text(expression.left, bound)
+        and isinstance(bound, (ast.Name, ast.Attribute))
+    )
+
+
+def counts_batches(schedule: Schedule, name: str) -> bool:
+    """Whether the length is written with `len(...)` of something."""
+    expression, file = _expression(schedule, name)
+    return expression is not None and any(_has_len(e) for e in unfolded(file, expression))
+
+
+def _has_len(expression: ast.expr) -> bool:
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "len" for n in ast.walk(expression)
+    )
+
+
+def _range_bound(over: ast.expr | None) -> ast.expr | None:
+    """`EPOCHS` of `range(EPOCHS)`, `range(start, EPOCHS)`, `tqdm(range(EPOCHS))`."""
+    while isinstance(over, ast.Call):
+        if isinstance(over.func, ast.Name) and over.func.id == "range" and over.args:
+            return over.args[1] if len(over.args) > 1 else over.args[0]
+        over = over.args[0] if over.args else None
+    return None
