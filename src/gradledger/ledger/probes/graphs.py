@@ -19,6 +19,7 @@ from gradledger.ledger._graph import mark
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._risks import RISKS, risk
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Trace
 
@@ -26,7 +27,6 @@ OLD_AFTER = 3  # iterations after which a graph should be gone
 LOOKED_AT = 8  # results of one line looked at for that
 MAX_USED = 20_000  # values looked through for the calls that a loss was computed from
 MAX_WIDE = 64  # broadcasts remembered at a time
-MAX_CHECKED = 1_000_000  # elements of a tensor that is checked for risky values
 CHECKED_ITERATIONS = 20
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where"})
 _PAIRWISE = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
@@ -219,7 +219,7 @@ class _Probe:
                     op.options["_zero"] = _is_zero(args, results, self.trace)
             if name == "add" and results[0].graph:
                 self._grows(op, results[0])
-        if name in _RISKS and self.recorder.iteration < CHECKED_ITERATIONS:
+        if name in RISKS and self.recorder.iteration < CHECKED_ITERATIONS:
             self._risk(op, args)
 
     def _self_target(self, op: Op) -> bool:
@@ -292,14 +292,7 @@ class _Probe:
     # ------------------------------------------------------------------ non-finite values
 
     def _risk(self, op: Op, args: Any) -> None:
-        tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
-        if op.name in ("div", "rdiv"):
-            tensor = args[1] if op.name == "div" and len(args) > 1 else args[0]
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.numel() > MAX_CHECKED:
-            return
-        if not tensor.is_floating_point():
-            return
-        reason = _RISKS[op.name](tensor.detach(), args)
+        reason = risk(op.name, args)
         if not reason:
             return
         if self.risky_iteration != self.recorder.iteration:
@@ -357,67 +350,6 @@ def _outer(left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]) 
 def _is_zero(args: Any, results: list[Value], trace: Trace) -> bool:
     left, right = [a for a in args if isinstance(a, torch.Tensor)][:2]
     return left.shape == right.shape and bool((left.detach() == right.detach()).all())
-
-
-def _zero(tensor: torch.Tensor, args: Any) -> str:
-    return "its derivative is infinite at 0, and an operand is exactly 0" if bool((tensor == 0).any()) else ""
-
-
-def _not_positive(tensor: torch.Tensor, args: Any) -> str:
-    return "an operand is 0 or negative" if bool((tensor <= 0).any()) else ""
-
-
-def _divides_by_zero(tensor: torch.Tensor, args: Any) -> str:
-    return "a divisor is exactly 0" if bool((tensor == 0).any()) else ""
-
-
-def _edge_of_one(tensor: torch.Tensor, args: Any) -> str:
-    return (
-        "an operand is at or beyond 1 in size, where the derivative is infinite"
-        if bool((tensor.abs() >= 1).any())
-        else ""
-    )
-
-
-def _all_masked(tensor: torch.Tensor, args: Any) -> str:
-    if not tensor.dim() or not tensor.numel() or not bool(torch.isneginf(tensor.amin())):
-        return ""
-    return "a whole row is -inf" if bool(torch.isneginf(tensor.amax(dim=-1)).any()) else ""
-
-
-def _root_power(tensor: torch.Tensor, args: Any) -> str:
-    exponent = args[1] if len(args) > 1 else None
-    if isinstance(exponent, (int, float)) and exponent < 1 and exponent != 0 and bool((tensor == 0).any()):
-        return f"0 raised to the power {exponent} has an infinite derivative"
-    return ""
-
-
-def _large(tensor: torch.Tensor, args: Any) -> str:
-    limit = 88.0 if tensor.dtype == torch.float32 else 700.0
-    return f"exp of {float(tensor.max()):.3g} overflows" if tensor.numel() and float(tensor.max()) > limit else ""
-
-
-_RISKS = {
-    "sqrt": _zero,
-    "rsqrt": _not_positive,
-    "log": _not_positive,
-    "log2": _not_positive,
-    "log10": _not_positive,
-    "div": _divides_by_zero,
-    "rdiv": _divides_by_zero,
-    "reciprocal": _divides_by_zero,
-    "acos": _edge_of_one,
-    "asin": _edge_of_one,
-    "softmax": _all_masked,
-    "log_softmax": _all_masked,
-    "logsumexp": _all_masked,
-    "arccos": _edge_of_one,
-    "arcsin": _edge_of_one,
-    "atanh": _edge_of_one,
-    "pow": _root_power,
-    "exp": _large,
-    "cdist": _zero,
-}
 
 
 def install(session: Session) -> Undo:
