@@ -33,6 +33,7 @@ class Leaf:
     read: bool = False
     grad: weakref.ref[torch.Tensor] | None = None
     version: int = 0
+    written: int = -1  # version of the leaf itself at the last step told, when it had no gradient there
     before: torch.Tensor | None = None
     before_version: int = 0
 
@@ -195,7 +196,7 @@ class Lifecycle:
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
-        groups: dict[tuple[str, tuple[Fill, ...], bool, int, bool], list[int]] = {}
+        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool], list[int]] = {}
         gone: list[Leaf] = []
         order: list[tuple[Leaf, torch.Tensor]] = []
         for tensor in tensors:
@@ -214,9 +215,9 @@ class Lifecycle:
             else:
                 kind = "assigned"
             rescaled = kind == "filled" and grad is not None and grad._version != leaf.version
-            key = (kind, leaf.history(), not tensor.requires_grad, leaf.omitted, rescaled)
+            key = (kind, leaf.history(), not tensor.requires_grad, _moved(leaf, tensor, kind), leaf.omitted, rescaled)
             groups.setdefault(key, []).append(leaf.number)
-        return tuple(Life(tuple(t), k, f, fr, None, om, re) for (k, f, fr, om, re), t in groups.items()), lost
+        return tuple(Life(tuple(t), k, f, fr, mo, om, re) for (k, f, fr, mo, om, re), t in groups.items()), lost
 
     def consumed(self, tensors: Iterable[torch.Tensor]) -> None:
         """The optimizer has used what stands in these tensors."""
@@ -283,6 +284,15 @@ class Lifecycle:
             if leaf is not None:
                 chosen.append(leaf)
         return chosen
+
+
+def _moved(leaf: Leaf, tensor: torch.Tensor, kind: str) -> bool | None:
+    """A step that nobody watched writes the values of what had a gradient then: their version counter tells."""
+    before, leaf.written = leaf.written, -1
+    if kind != "none" or tensor.is_inference():
+        return None
+    leaf.written = tensor._version
+    return True if before not in (-1, leaf.written) else None
 
 
 def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -99,7 +99,7 @@ def _step(watched: _Watched, event: Step) -> None:
     if not watched.waiting:
         return
     for life in event.lives:
-        if life.frozen or life.grad in ("filled", "assigned"):
+        if life.frozen or life.moved or life.grad in ("filled", "assigned"):
             for tensor in life.tensors:
                 watched.waiting.pop(tensor, None)
 
@@ -122,7 +122,7 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _targets(silent: set[int], world: World) -> set[int]:
-    """Tensors of whole networks that follow others by copies and are meant to get no gradient: GL-T02 speaks of these."""
+    """Tensors of networks that follow others by copies and are to get no gradient: GL-T02 speaks of these."""
     found: set[int] = set()
     for link in world.all_copies():
         tensors = set(world.tensors_of(link.first.target))

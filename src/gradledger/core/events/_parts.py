@@ -30,7 +30,8 @@ class Life:
 
     `grad`: "none" (no gradient), "zero" (cleared to zeros, nothing since), "filled" (by backwards, see `fills`, oldest
     first, since the last clear), "assigned" (written by the program itself, e.g. `p.grad = g`).
-    `frozen`: requires_grad is False.  `moved`: did the step change the values (None: not looked at).
+    `frozen`: requires_grad is False.  `moved`: there is no gradient now, but the values were written since the last
+    step that was told (None: not, or not known).
     Of a long history `fills` keeps the four oldest and the eight newest; `omitted` counts those left out between.
     `rescaled`: the program changed the gradient in place after the last fill (clipping and scalers not counted).
     """
