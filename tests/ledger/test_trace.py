@@ -150,3 +150,17 @@ def test_detail_rests_in_a_long_run_and_wakes_for_samples() -> None:
                 detailed.append(i)
             optimizer.step()
     assert detailed == [*range(20), 50, 51, 100, 101]
+
+
+def test_a_default_device_stays_at_the_bottom_of_the_modes() -> None:
+    with watching() as w:
+        torch.set_default_device("meta")
+        try:
+            w.session.trace.rest()
+            w.session.trace.settle()
+            assert type(_get_current_function_mode_stack()[0]).__name__ == "DeviceContext"
+            assert torch.ones(2).device.type == "meta"
+        finally:
+            torch.set_default_device(None)
+        assert torch.ones(2).device.type == "cpu"
+        assert w.session.trace.active

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import overrides
 from torch.nn.parameter import is_lazy
+from torch.utils._device import DeviceContext
 
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
@@ -98,13 +99,15 @@ class Trace:
     # ------------------------------------------------------------------ on and off
 
     def on(self) -> None:
-        """Put our mode at the bottom of the mode stack, under any mode of the program."""
+        """Put our mode at the bottom of the mode stack, under any mode of the program (but for a default device)."""
         self.wanted = True
         if self._mode is not None or self.inside:
             return
         self._mode = Mode(self)
         self._mode_thread = threading.get_ident()
         above = [_pop() for _ in range(_stack_height())]
+        if above and isinstance(above[-1], DeviceContext):
+            _push(above.pop())  # torch wants the default device at the very bottom
         _push(self._mode)
         for mode in reversed(above):
             _push(mode)
