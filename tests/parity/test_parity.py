@@ -117,7 +117,7 @@ def _run(case: Case, folder: Path, report: Path | None) -> Ran:
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "XDG_CACHE_HOME": str(folder / "cache"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / ("kernels" if report is None else "kernels of the watched run")),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / ("kernels" if report is None else "kernels_of_the_watched_run")),
         "COLUMNS": "100",
         **dict(case.environment),
     }
