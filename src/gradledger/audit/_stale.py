@@ -64,7 +64,7 @@ def update(state: State, event: ev.Event, world: World) -> None:
 
 
 def _step(watched: Watched, event: ev.Step, world: World) -> None:
-    watched.steps += 1
+    watched.steps += event.weight
     stale = False
     for life in event.lives:
         if life.frozen or len(life.fills) < 2:
@@ -79,8 +79,8 @@ def _step(watched: Watched, event: ev.Step, world: World) -> None:
             last = world.backward(life.fills[-1].backward)
             watched.fill_site = last.site if last is not None else NOWHERE
     if stale:
-        watched.stale += 1
-        if watched.stale == 1:
+        watched.stale += event.weight
+        if watched.stale == event.weight:
             watched.first, watched.step_site = event.iteration, event.site
 
 
@@ -97,5 +97,5 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
             if len(clears) >= CLEAR_LINES_KEPT:
                 continue
             line = clears[event.site.key()] = ClearLine(event.site, event.how, whole)
-        line.count += 1
+        line.count += event.weight
         line.tensors |= mine
