@@ -194,18 +194,21 @@ class Run:
         """`optimizer.zero_grad()`."""
         self.clear(*self._held[optimizer], line=line, how="zero_grad", to_none=to_none, optimizer=optimizer)
 
-    def step(self, optimizer: int, line: int, *, closure: bool = False, rescaled: Iterable[Net | int] = ()) -> None:
-        """`optimizer.step()`."""
-        touched = set(_ids(rescaled))
+    def step(
+        self, optimizer: int, line: int, *, closure: bool = False, rescaled: Iterable[Net | int] = (),
+        moved: Iterable[Net | int] = (),
+    ) -> None:  # fmt: skip
+        """`optimizer.step()`.  `rescaled`, `moved`: tensors whose `Life` says so."""
+        touched, written = set(_ids(rescaled)), set(_ids(moved))
         groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
         for tensor in self._held[optimizer]:
             leaf = self._leaves[tensor]
             grad = "filled" if leaf.fills else "assigned" if leaf.assigned else "zero" if leaf.zeroed else "none"
             fills = tuple(ev.Fill(b, c) for b, c in leaf.fills)
-            groups[(grad, fills, tensor in self._frozen, tensor in touched)].append(tensor)
+            groups[(grad, fills, tensor in self._frozen, tensor in written, tensor in touched)].append(tensor)
         lives = tuple(
-            ev.Life(tuple(t), grad, fills, frozen, rescaled=scaled)
-            for (grad, fills, frozen, scaled), t in groups.items()
+            ev.Life(tuple(t), grad, fills, frozen, True if wrote else None, rescaled=scaled)
+            for (grad, fills, frozen, wrote, scaled), t in groups.items()
         )
         self.emit(
             ev.Step, at(line), optimizer=optimizer, index=self._steps[optimizer], lives=lives, closure=closure

@@ -89,3 +89,14 @@ def test_replaced_layers_and_idle_optimizers_are_other_rules() -> None:
     for _ in range(15):
         run.step(opt, line=8)
     assert judge(g20, run) == [], "nothing is filled at all: GL-G10 or GL-M05"
+
+
+def test_a_parameter_moved_by_an_unwatched_step_is_silent() -> None:
+    run = Run()
+    net, late = run.module("net", line=3), run.module("late", line=4)
+    opt = run.optimizer(net, late, line=5)
+    for i in range(15):
+        run.backward(net, line=7)
+        run.step(opt, line=8, moved=(late,) if i == 12 else ())
+        run.zero_grad(opt, line=9)
+    assert judge(g20, run) == []
