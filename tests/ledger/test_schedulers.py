@@ -12,7 +12,7 @@ import torch
 from harness import here, watching
 from torch.optim import SGD, lr_scheduler
 
-from gradledger.core.events import SchedulerMade, SchedulerStep
+from gradledger.core.events import OptimizerMade, SchedulerMade, SchedulerStep
 from gradledger.ledger.probes import optimizers, schedulers
 
 
@@ -156,3 +156,29 @@ def test_nothing_is_kept_alive_and_everything_is_removed() -> None:
         gc.collect()
         assert ref() is None
     assert [c.__dict__.get("step") for c in vars(lr_scheduler).values() if isinstance(c, type)] == before
+
+
+def test_a_wrapper_around_an_optimizer_is_the_same_optimizer() -> None:
+    class Wrapped(torch.optim.Optimizer):
+        """As accelerate does it: the groups are those of the optimizer inside, and so are the steps."""
+
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.inner = inner
+
+        @property
+        def param_groups(self) -> list[dict]:
+            return self.inner.param_groups
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    with watching() as w:
+        inner = optimizer()
+        outer = Wrapped(inner)
+        scheduler = torch.optim.lr_scheduler.StepLR(outer, 1)
+        outer.step()
+        scheduler.step()
+    (made,) = w.all(OptimizerMade)
+    assert w.one(SchedulerMade).optimizer == made.optimizer
+    assert w.one(SchedulerStep).optimizer == made.optimizer
+    assert w.one(SchedulerStep).optimizer_steps == 1

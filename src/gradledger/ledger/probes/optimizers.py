@@ -53,6 +53,11 @@ class _Probe:
         number = self.recorder.optimizers.find(optimizer)
         if number is not None:
             return number
+        for other, known in self.recorder.optimizers.live():
+            if other.param_groups is optimizer.param_groups:
+                # a wrapper (accelerate, Lightning) around an optimizer that is known: one and the same
+                self.recorder.optimizers.assign(optimizer, known)
+                return known
         number = self.recorder.optimizers.number(optimizer)
         groups = tuple(self._group(g) for g in optimizer.param_groups)
         self.recorder.emit(OptimizerMade, site, optimizer=number, cls=type(optimizer).__name__, groups=groups)

@@ -30,7 +30,7 @@ class _Schedulers:
 
     def __init__(self) -> None:
         self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self.steps: dict[int, int] = {}  # by number of the optimizer
 
 
 def horizon(scheduler: Any) -> tuple[tuple[str, float], ...]:
@@ -116,18 +116,21 @@ def install(session: Session) -> Undo:
         if recorder.objects.find(scheduler) is None:  # made before the watch
             tell_made(scheduler, _site.here(1))
         index = state.calls[scheduler] = state.calls.get(scheduler, -1) + 1
+        number = session.know_optimizer(optimizer, NOWHERE)
         values = {
             "scheduler": recorder.objects.number(scheduler),
-            "optimizer": session.know_optimizer(optimizer, NOWHERE),
+            "optimizer": number,
             "index": index,
-            "optimizer_steps": state.steps.get(optimizer, 0),
+            "optimizer_steps": state.steps.get(number, 0),
             "lrs": _rates(optimizer),
             "metric": isinstance(scheduler, lr_scheduler.ReduceLROnPlateau),
         }
         recorder.note(SchedulerStep, _site.here(1), (values["scheduler"], values["optimizer"]), values)
 
     def optimizer_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        state.steps[optimizer] = state.steps.get(optimizer, 0) + 1
+        with recorder.guard("scheduler"):
+            number = session.know_optimizer(optimizer, NOWHERE)
+            state.steps[number] = state.steps.get(number, 0) + 1
 
     classes = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and issubclass(c, LRScheduler)]
     builders = [c for c in classes if c in (LRScheduler, *_BUILT_APART)]
