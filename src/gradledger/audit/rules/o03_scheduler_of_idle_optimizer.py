@@ -86,6 +86,8 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
         for other_ident, calls in watched.idle.items():
             other = world.optimizer(other_ident)
             never = own.steps == 0
+            if not own.site.file:
+                continue  # where it was built was not seen: it may be a wrapper that steps another
             if calls < 2 or (other.made_seq < own.made_seq and not never) or not _succeeds(own, other, world):
                 continue
             if any(s.steps > 0 for s in world.schedulers_of(other_ident)):
