@@ -94,3 +94,16 @@ def test_no_judgement_without_two_steps() -> None:
     run = loop(1, clear="never")
     assert judge(g01, run) == []
     assert "two steps" in str(g01.not_checked({}, None))  # type: ignore[arg-type]
+
+
+def test_stepping_twice_on_one_gradient_mixes_nothing() -> None:
+    run = Run()
+    net = run.module("net", line=3)
+    opt = run.optimizer(net, line=4)
+    for _ in range(10):
+        run.zero_grad(opt, line=6)
+        run.backward(net, line=7)
+        run.backward(net, line=8)
+        run.step(opt, line=9)
+        run.step(opt, line=10)
+    assert judge(g01, run) == []
