@@ -49,7 +49,7 @@ def main():
         queue = context.Queue()
         child = context.Process(target=work, args=(Task(3), queue))
         child.start()
-        print(method, queue.get(timeout=60), queue.get(timeout=60))
+        print(method, queue.get(timeout=250), queue.get(timeout=250))
         child.join()
         print("exit code", child.exitcode, flush=True)
         if method == "fork":
