@@ -23,13 +23,15 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class Weight:
     """How one watched pass is scaled: `factor`: the largest plain number on the way to a mean; `elements` of that mean;
-    `op`; `divided`: a graph-free tensor (a count) also scales it."""
+    `op`; `divided`: a graph-free tensor (a count) also scales it; `own_count`: of a sum divided by its own count, that
+    count (0: a mean as written)."""
 
     factor: float
     elements: int
     batch: int
     op: str
     divided: bool
+    own_count: int = 0
 
 
 def window_of(step: ev.Step, world: World) -> Window | None:
@@ -66,7 +68,8 @@ def weight_of(backward: ev.Backward) -> Weight | None:
         return None
     largest, factor = max(means, key=lambda pair: pair[1])
     divided = all(t.divided for t, _ in means)
-    return Weight(factor, largest.elements, largest.batch, largest.op, divided and not backward.scaled)
+    own = round(1 / abs(largest.factor)) if largest.reduction == "sum" else 0
+    return Weight(factor, largest.elements, largest.batch, largest.op, divided and not backward.scaled, own)
 
 
 def _mean_factor(term: ev.Term) -> float | None:

@@ -128,3 +128,9 @@ def test_a_sum_divided_by_its_own_rows_is_a_mean() -> None:
     (finding,) = judge(g08, accumulate(1 / 32, reduction="sum"))
     assert finding.evidence["accumulated"] == 4
     assert judge(g08, accumulate(1 / 128, reduction="sum")) == [], "divided by the rows of the whole window"
+
+
+def test_sums_whose_length_happens_to_be_the_divisor_are_silent() -> None:
+    assert judge(g08, accumulate(1 / 4, reduction="sum", elements=[4, 9, 7, 5])) == []
+    assert judge(g08, accumulate(1 / 4, reduction="sum", elements=[4])) == [], "divided by k, which is also the rows"
+    assert judge(g08, accumulate(1 / 7, reduction="sum", elements=[7, 7, 9, 7])) == []

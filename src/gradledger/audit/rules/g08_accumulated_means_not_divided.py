@@ -52,7 +52,8 @@ UNEQUAL = 1.5
 @dataclass(slots=True)
 class _Line:
     """Windows of one line for one optimizer.  `sizes`: how many windows of each size; `factors`: of watched passes;
-    `unequal`: watched windows whose element counts differ by half or more; `watched`: windows watched as a whole."""
+    `unequal`: watched windows whose element counts differ by half or more; `watched`: windows watched as a whole;
+    `unlike`: watched passes without a mean; `own_counts`: what sums were divided by, as many as their own elements."""
 
     site: Site
     step: Site
@@ -60,6 +61,8 @@ class _Line:
     sizes: Counter[int] = field(default_factory=Counter)
     factors: Counter[float] = field(default_factory=Counter)
     counted: int = 0
+    unlike: int = 0
+    own_counts: Counter[int] = field(default_factory=Counter)
     rescaled: int = 0
     watched: int = 0
     unequal: int = 0
@@ -115,6 +118,8 @@ def _another_case(window: Window, state: State) -> bool:
 
 def _weigh(line: _Line, window: Window) -> None:
     weights = [(b, w) for b in window.passes if (w := weight_of(b)) is not None]
+    line.unlike += sum(b.detailed for b in window.passes) - len(weights)
+    line.own_counts.update(w.own_count for _, w in weights)
     for backward, weight in weights:
         line.counted += weight.divided
         if not weight.divided:
@@ -143,6 +148,8 @@ def finish(state: State, world: World) -> list[Finding]:
             continue
         if 2 * line.rescaled > windows or line.counted > sum(line.factors.values()) or not line.factors:
             continue
+        if 10 * line.unlike > sum(line.factors.values()) or line.own_counts[k]:
+            continue  # sums, some of which happen to have as many elements as they are divided by
         finding = _judge(line, k, windows, world)
         if finding is not None:
             findings.append(finding)
