@@ -46,30 +46,31 @@ for step in range(4):
     print(step, loss.item())
 
 
-if backend_name != "inductor":
+@torch.compile(backend=backend)
+def breaks(x):
+    y = x * 2
+    print("side effect", y.shape)
+    return F.mse_loss(y, torch.zeros(3, 1))
 
-    @torch.compile(backend=backend)
-    def breaks(x):
-        y = x * 2
-        print("side effect", y.shape)
-        return F.mse_loss(y, torch.zeros(3, 1))
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        print(breaks(torch.ones(3)))
-        print([(str(w.message)[:40], w.lineno) for w in caught if "target size" in str(w.message)])
-    full = torch.compile(lambda x: torch.sin(x) + F.softmax(x, dim=0), backend=backend, fullgraph=True)
-    print(full(torch.arange(3.0)))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    print(breaks(torch.ones(3)))
+    print([(str(w.message)[:40], w.lineno) for w in caught if "target size" in str(w.message)])
+full = torch.compile(lambda x: torch.sin(x) + F.softmax(x, dim=0), backend=backend, fullgraph=True)
+print(full(torch.arange(3.0)))
 
-    @torch.compile(backend=backend)
-    def bad(x):
-        return F.mse_loss(x, torch.zeros(7, 7))
 
-    try:
-        bad(torch.zeros(2, 5))
-    except Exception as error:
-        print(type(error).__name__)
-    with torch.no_grad():
-        print(compiled(torch.ones(1, 4)))
-    print(torch._dynamo.utils.counters["stats"], dict(torch._dynamo.utils.counters["frames"]))
+@torch.compile(backend=backend)
+def bad(x):
+    return F.mse_loss(x, torch.zeros(7, 7))
+
+
+try:
+    bad(torch.zeros(2, 5))
+except Exception as error:
+    print(type(error).__name__)
+with torch.no_grad():
+    print(compiled(torch.ones(1, 4)))
+print(torch._dynamo.utils.counters["stats"], dict(torch._dynamo.utils.counters["frames"]))
 show(model=model, optimizer=optimizer)
