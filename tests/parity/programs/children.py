@@ -1,9 +1,8 @@
-"""Processes: spawn, fork, pools, errors in children, a bare os.fork whose child falls off the end of the script."""
+"""Processes: spawn, fork, errors in children, a bare os.fork."""
 
 import multiprocessing as mp
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from digest import digest, show
@@ -43,7 +42,6 @@ def leave():
 def main():
     torch.set_num_threads(1)
     model = nn.Linear(2, 2)
-    model(torch.ones(1, 2)).sum().backward()
     for method in sys.argv[1].split(","):
         context = mp.get_context(method)
         queue = context.Queue()
@@ -58,16 +56,13 @@ def main():
                 child.start()
                 child.join()
                 print("exit code", child.exitcode, flush=True)
-            with context.Pool(2) as pool:
-                print(pool.map(Task.run, [Task(1), Task(2)]))
-            with ProcessPoolExecutor(1, mp_context=context) as executor:
-                print(executor.submit(Task(4).run).result(), type(executor.submit(fail).exception()).__name__, flush=True)
+    model(torch.ones(1, 2)).sum().backward()
     show(model=model)
     print("end of main", flush=True)
     child = os.fork()
     if child == 0:
         print("child goes on", digest(model), flush=True)
-        return 3
+        os._exit(3)  # torch itself may hang when Python winds up in a bare fork
     print("status of the child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     return 0
 
