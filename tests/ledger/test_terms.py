@@ -12,6 +12,7 @@ from harness import Watched, here, watching
 from torch import nn
 
 from gradledger.core.events import Backward, Comparison
+from gradledger.ledger import _graph
 
 
 def last(w: Watched) -> Backward:
@@ -206,3 +207,17 @@ def test_the_error_of_a_root_without_graph_is_kept_and_reaches_the_program() -> 
     event = last(w)
     assert "does not require grad" in event.raised
     assert event.no_grad_site.line == line
+
+
+def test_a_graph_too_large_to_walk_is_not_taken_for_one_that_was_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_graph, "MAX_NODES", 3)
+    with watching() as w:
+        model, _, x, y = setup()
+        out = model(x)
+        for _ in range(6):
+            out = out.tanh()
+        F.mse_loss(out, y).backward()
+    event = last(w)
+    assert not event.detailed
+    assert event.reached == ()
+    assert set(event.leaves) == {w.tensor(p) for p in model.parameters()}

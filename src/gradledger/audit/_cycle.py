@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gradledger.audit.world import World
 from gradledger.core import events as ev
-from gradledger.core.site import NOWHERE, Site
+from gradledger.core.site import Site
 
 Path = tuple[tuple[str, int], ...]
 
@@ -62,15 +62,3 @@ def fresh(fills: Iterable[ev.Fill]) -> list[int]:
 def has_gradient(step: ev.Step) -> bool:
     """Whether a step finds a gradient in any tensor that is not frozen."""
     return any(life.grad in ("filled", "assigned") and not life.frozen for life in step.lives)
-
-
-def backward_site(backward: int | None, world: World) -> Site:
-    """Where a reverse pass was started; NOWHERE when it is no longer remembered."""
-    event = world.backward(backward) if backward is not None else None
-    return event.site if event is not None else NOWHERE
-
-
-def held_by(optimizer: int, tensors: Iterable[int], world: World) -> list[int]:
-    """Those of `tensors` that the optimizer holds."""
-    held = world.optimizer(optimizer).tensors
-    return [t for t in tensors if t in held]

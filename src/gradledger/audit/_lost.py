@@ -80,7 +80,6 @@ class Watched:
     steps: int = 0
     filled: bool = False
     first_empty: Site | None = None
-    empty_steps: int = 0
     losses: dict[int, Loss] = field(default_factory=dict)
     forward_since_loss: bool = False
     cases: dict[tuple[bool, Path, Path], Case] = field(default_factory=dict)
@@ -175,7 +174,6 @@ def _step(state: State, event: ev.Step, world: World) -> None:
     watched = state.optimizers.setdefault(event.optimizer, Watched())
     watched.steps += 1
     empty = not has_gradient(event)
-    watched.empty_steps += empty
     if event.index == 0 and empty and not watched.filled and not event.closure:
         watched.first_empty = event.site
     losses, watched.losses = tuple(watched.losses.values()), {}

@@ -53,8 +53,6 @@ class TensorInfo:
     owners: list[tuple[int, str]] = field(default_factory=list)
     former: list[tuple[int, str]] = field(default_factory=list)
     replaced_by: int | None = None
-    replaced_seq: int | None = None
-    replaced_iteration: int | None = None
     replaced_site: Site = NOWHERE
     replaces: int | None = None
     leaf: ev.LeafSeen | None = None
@@ -108,7 +106,6 @@ class LoaderInfo:
 
     made: ev.LoaderMade
     epochs: int = 0
-    last_epoch: ev.LoaderEpoch | None = None
 
 
 @dataclass(slots=True)

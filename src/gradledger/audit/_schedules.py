@@ -36,8 +36,8 @@ class Passes:
 
 @dataclass(slots=True)
 class Schedule:
-    """One scheduler.  `ones`, `mores`, `zeros`: calls after the first with one, several or no optimizer steps since the
-    call before; `rates`: (call, rate of the first group), thinned by `stride`; `optimizer_steps`: at the latest call;
+    """One scheduler.  `ones`, `mores`: calls after the first with one or several optimizer steps since the call
+    before; `rates`: (call, rate of the first group), thinned by `stride`; `optimizer_steps`: at the latest call;
     `loaders`: by loader the passes while it was in use; `negative`: the first call that gave a rate below zero."""
 
     made: ev.SchedulerMade
@@ -45,7 +45,6 @@ class Schedule:
     calls: int = 0
     ones: int = 0
     mores: int = 0
-    zeros: int = 0
     seen: int = 0
     optimizer_steps: int = 0
     steps_at_making: int = 0
@@ -165,8 +164,6 @@ def _called(schedule: Schedule, event: ev.SchedulerStep) -> None:
         schedule.ones += calls
     elif steps > calls:
         schedule.mores += calls
-    else:
-        schedule.zeros += calls
     schedule.optimizer_steps = event.optimizer_steps
     schedule.calls = event.index + 1
     if not event.lrs:

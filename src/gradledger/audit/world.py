@@ -302,8 +302,7 @@ class World:
             old = self._tensor_record(before)
             old.owners = [p for p in old.owners if p != place]
             old.former.append(place)
-            old.replaced_by, old.replaced_seq = event.tensor, event.seq
-            old.replaced_iteration, old.replaced_site = event.iteration, event.site
+            old.replaced_by, old.replaced_site = event.tensor, event.site
             info.replaces = before
 
     def _leaf_seen(self, event: ev.LeafSeen) -> None:
@@ -400,7 +399,6 @@ class World:
         info = self.loaders.get(event.loader)
         if info is not None:
             info.epochs = max(info.epochs + 1, event.epoch + 1)
-            info.last_epoch = event
 
     # ------------------------------------------------------------------------------------------- events: passes, copies
 

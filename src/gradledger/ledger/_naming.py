@@ -20,7 +20,6 @@ _ALIASES = {
     "__gt__": "gt", "__ge__": "ge", "__and__": "bitwise_and", "__or__": "bitwise_or", "__invert__": "bitwise_not",
 }  # fmt: skip
 
-ADDITIVE = frozenset({"add", "sub", "rsub"})
 ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "rpow", "neg", "positive"})
 REDUCTIONS = {"mean": "mean", "nanmean": "mean", "sum": "sum", "nansum": "sum"}
 # The value leaves the tensor world: what comes back later carries no graph.

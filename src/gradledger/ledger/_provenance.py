@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-
-import torch
 
 from gradledger.core.events import CallRef, Cut
 from gradledger.ledger._naming import VIEWS
@@ -157,10 +154,6 @@ def leaf_behind(trace: Trace, token: int) -> int | None:
         token = value.op.ins[0]
     return None
 
-
-def followed(trace: Trace, tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
-    """Numbers of tensors, given new ones where needed."""
-    return tuple(trace.recorder.tensor_id(t) for t in tensors)
 
 
 def call_ref(call: Call, graph: bool) -> CallRef:

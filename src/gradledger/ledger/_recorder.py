@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
@@ -23,6 +22,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._doze import Doze, Held, Woken
 from gradledger.ledger._identity import FollowedTable, WeakTable
+from gradledger.ledger._thin import KEEP, SHARE
 
 E = TypeVar("E", bound=Event)
 P = TypeVar("P")
@@ -32,8 +32,6 @@ SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many, and out
 SAMPLE_LESS_AFTER = 500  # from this iteration on
 SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
-TOLD_OF_A_KIND = 400  # iterations of one signature that are told before they are only counted (as in _thin.KEEP)
-SHARE = 20
 MAX_TOLD = 4096  # signatures remembered
 MAX_HELD = 512  # facts held back in one iteration
 PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
@@ -50,13 +48,12 @@ class Sink(Protocol):
 class _Guard:
     """See `Recorder.guard`.  A class of its own because it is entered several times in each iteration."""
 
-    __slots__ = ("_modes", "_quiet", "_recorder", "_started", "_where")
+    __slots__ = ("_modes", "_quiet", "_recorder", "_where")
 
     def __init__(self, recorder: Recorder, where: str) -> None:
         self._recorder, self._where = recorder, where
 
     def __enter__(self) -> None:
-        self._started = time.perf_counter()
         self._recorder.bodies.acquire()
         self._quiet = torch._C.DisableTorchFunction()
         self._quiet.__enter__()
@@ -70,7 +67,6 @@ class _Guard:
             self._modes.__exit__(None, None, None)
         self._quiet.__exit__(kind, error, tb)
         self._recorder.bodies.release()
-        self._recorder.spent += time.perf_counter() - self._started
         if isinstance(error, Exception):  # the program must not see our mistakes; the count is shown at the end
             self._recorder.fail(self._where, error)
             return True
@@ -101,7 +97,6 @@ class Recorder:
         self.on_iteration: list[Callable[[int], None]] = []
         self.detail_allowed = True
         self.detail = True
-        self.spent = 0.0
         self._suspicion_until = -1
         self._phases: Counter[tuple[str, int]] = Counter()
         self._phase_calls_left = 0
@@ -258,7 +253,7 @@ class Recorder:
                 if seen > 1 or len(self._told) < MAX_TOLD:
                     self._told[signature] = seen
                 waiting = self._waiting.get(signature, 0)
-                if seen <= TOLD_OF_A_KIND or (waiting + 1) * SHARE >= seen:
+                if seen <= KEEP or (waiting + 1) * SHARE >= seen:
                     self._waiting.pop(signature, None)
                     self._tell_held(1 + waiting)
                 else:

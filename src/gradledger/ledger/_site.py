@@ -114,9 +114,3 @@ def user_frame(skip: int = 1) -> FrameType | None:
     while frame is not None and not is_user_code(frame.f_code):
         frame = frame.f_back
     return frame
-
-
-def called_by_user(skip: int = 1) -> bool:
-    """Whether the frame that called the caller is itself user code (not torch calling on the user's behalf)."""
-    frame: FrameType | None = sys._getframe(skip + 1)
-    return frame is not None and is_user_code(frame.f_code)

@@ -82,7 +82,6 @@ class Trace:
         self.alias_writes: list[AliasWrite] = []
         self.arrays: list[ArrayAlias] = []
         self.calls: dict[int, Call] = {}
-        self.stack: list[Call] = []
         self.depth = 0
         self.inside = 0
         self.wanted = False
@@ -119,7 +118,6 @@ class Trace:
         `settle()` takes it out at the next safe moment.
         """
         self.wanted = False
-        self.stack.clear()
         self.depth = 0
         self._take_out()
 

@@ -90,32 +90,27 @@ class _Probe:
     # ------------------------------------------------------------------ before
 
     def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
-        if self.running:
-            self.running += 1
-            self.recorder.doze.forbidden = True
-            return None
-        self.running = 1
-        self.trace.reversing = True
         names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        create = bool(given.get("create_graph"))
-        retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
-        return self._begin("backward", _list(given.get("tensors")), retain, create)
+        return self._before("backward", {**dict(zip(names, args, strict=False)), **kwargs}, "tensors")
 
     def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+        names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        one = self._before("grad", given, "outputs")
+        if one is not None:
+            one.inputs = _list(given.get("inputs"))
+        return one
+
+    def _before(self, method: str, given: dict[str, Any], roots: str) -> _Pass | None:
         if self.running:
             self.running += 1
             self.recorder.doze.forbidden = True
             return None
         self.running = 1
         self.trace.reversing = True
-        names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
         create = bool(given.get("create_graph"))
         retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
-        one = self._begin("grad", _list(given.get("outputs")), retain, create)
-        one.inputs = _list(given.get("inputs"))
-        return one
+        return self._begin(method, _list(given.get(roots)), retain, create)
 
     def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> _Pass:
         self.last += 1
@@ -156,7 +151,10 @@ class _Probe:
 
     def _look_in_detail(self, one: _Pass, standing: set[int]) -> None:
         trained = self.session.held
-        one.walk = walk(one.roots)
+        found = walk(one.roots)
+        if not found.complete:
+            return  # too large a graph: half a walk must not be taken for what the loss reaches
+        one.walk = found
         for root in one.roots:
             value = self.trace.value_of(root)
             order = value.op.order if value.op else self.trace.order

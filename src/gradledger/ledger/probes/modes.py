@@ -23,7 +23,6 @@ class Modes:
     """Where modules were last put into train mode."""
 
     def __init__(self) -> None:
-        self.switches = 0  # how many mode changes there were so far
         self.often = Often()
         self.seen: dict[tuple[int, bool], int] = {}
         self._trained: list[tuple[weakref.ref[torch.nn.Module], Site]] = []
@@ -96,9 +95,7 @@ def install(session: Session) -> Undo:
         number = know(recorder, module)
         if training:
             modes.trained(module, site)
-        if changed:
-            modes.switches += 1
-        elif not modes.often.worth_telling((number, training, site.key())):
+        if not changed and not modes.often.worth_telling((number, training, site.key())):
             return
         recorder.emit(ModeSet, site, module=number, training=training, changed=changed)
         if changed and recorder.backwards:
