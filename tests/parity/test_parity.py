@@ -41,6 +41,7 @@ class Case:
     environment: tuple[tuple[str, str], ...] = ()
     reports: bool = True
     told: int | None = None  # exit code in the report, where it is another one
+    or_else: int | None = None  # the other end that Python knows for it: of Ctrl-C where the signal is blocked
 
     def __str__(self) -> str:
         return " ".join((*self.flags, self.command, *(f"{k}={v}" for k, v in self.environment)))
@@ -82,7 +83,7 @@ CASES = (
     Case("closures.py"),
     Case("optimizers.py"),
     Case("modes.py"),
-    Case("signals.py plain", 1, told=130),
+    Case("signals.py plain", -2, told=130, or_else=1),
     Case("signals.py handler"),
     Case("signals.py terminated", -15, reports=False),
     Case("hooks_at_end.py leaves", 9),
@@ -154,7 +155,7 @@ def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], F
     assert under_watch.stdout == alone.stdout
     assert under_watch.stderr == alone.stderr
     assert under_watch.exit_code == alone.exit_code
-    assert alone.exit_code == case.exit_code, "the program did not come to the end that this case is about"
+    assert alone.exit_code in (case.exit_code, case.or_else), "the program did not come to the end that this case is about"
     assert alone.stdout or alone.stderr
     if case.reports:
         told = json.loads(report.read_text())
