@@ -1,0 +1,1 @@
+"""The explicit, schedulable reverse pass."""
