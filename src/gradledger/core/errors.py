@@ -29,3 +29,9 @@ class RuleError(GradledgerError):
     """A rule file does not keep the contract of a rule."""
 
     slug = "rule"
+
+
+class SweepError(GradledgerError):
+    """A model, a plan or a call that the explicit reverse pass cannot carry out."""
+
+    slug = "sweep"

@@ -1,0 +1,422 @@
+"""Obeys a plan: runs, records and reverses the blocks of one training step, and leaves everything as plain backward would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+
+from gradledger.core.errors import SweepError
+from gradledger.sweep import _offload, _vjp
+from gradledger.sweep._action import Action
+from gradledger.sweep._ambient import Ambient
+from gradledger.sweep._block import Blocks
+from gradledger.sweep._facts import Facts, Watched, leaves_of, settle_shared
+from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._replay import Found, RandomState
+from gradledger.sweep._state import Boundary, cut, data, look_at, open_up
+from gradledger.sweep._tape import Recorded
+
+Cotangents = tuple[Tensor | None, ...]
+
+
+class Walk:
+    """One step in motion: forward to the loss, then the reverse walk.
+
+    Args:
+        blocks: the chain, the loss last (it alone takes the target as a second argument).
+        facts: what is known of each block; filled in by a block's first recorded run.
+        generators: random generators of the user's that blocks draw from.
+        actions: a schedule over the blocks.
+    """
+
+    def __init__(
+        self, blocks: Blocks, facts: Sequence[Facts], actions: Sequence[Action], generators: Sequence[torch.Generator]
+    ) -> None:
+        self.blocks, self.facts, self.generators = blocks, facts, generators
+        self.loss_at = len(blocks) - 1
+        split = next(k for k, a in enumerate(actions) if a.kind == "record" and a.block == self.loss_at)
+        self._before, self._after = actions[:split], actions[split + 1 :]
+        self._again = {a.block for a in actions if a.kind == "run"}
+        self._places = {a.block: a.place for a in actions if a.kind == "offload"}
+        self._tape: dict[int, Recorded] = {}
+        self._held: dict[int, Boundary] = {}
+        self._found: dict[int, Found] = {}
+        self._first: list[Found] = []
+        self._tapes_out: dict[int, _offload.Saved] = {}
+        self._held_out: dict[int, _offload.Moved] = {}
+        self._current: Boundary | None = None
+        self._at = 0
+        self._partial: dict[int, Tensor] = {}
+        self._looking = False
+        self._random: RandomState | None = None
+        self._outer: tuple[Tensor, ...] = ()
+        self.cotangents: Cotangents = ()
+        self.into_data = True
+        self.on_action: Callable[[Action], None] | None = None
+        self.recording: Callable[[int], AbstractContextManager[Any]] | None = None
+        self.on_forward: Callable[[int, Boundary], None] | None = None
+        self.on_cotangent: Callable[[int, Cotangents], None] | None = None
+
+    # forward ------------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Any) -> None:
+        """Run the chain on `x` up to the input of the loss."""
+        if torch.is_inference_mode_enabled():
+            raise SweepError(
+                got="a sweep inside torch.inference_mode",
+                wanted="a mode in which gradients exist",
+                where="Sweep.forward",
+                next_step="leave inference_mode; to evaluate the model call its blocks",
+            )
+        self.ambient = Ambient()
+        if any(f.random for f in self.facts):
+            self._random = RandomState(self.generators)
+        self.x = data(x, differentiate=True)
+        self._outer = tuple(
+            {id(t): t for t, wanted in zip(self.x.flat, self.x.needs, strict=True) if wanted}.values()
+        )
+        self._current = self.x
+        try:
+            with torch.enable_grad(), self.ambient.forward() if self.ambient.autocast else nullcontext():
+                for action in self._before:
+                    if self.on_action is not None:
+                        self.on_action(action)
+                    self._do(action)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def loss(self, y: Any) -> Any:
+        """Run the loss block on the chain's output and the target; returns what it returned, with its graph."""
+        i, facts = self.loss_at, self.facts[self.loss_at]
+        if self.on_action is not None:
+            self.on_action(Action("record", i))
+        try:
+            with torch.enable_grad(), self.ambient.forward() if self.ambient.autocast else nullcontext():
+                boundary = self._input(i)
+                given, self._ends, flat = open_up(boundary, copies=facts.copies, fresh=boundary is self.x)
+                if facts.looked:
+                    with self._capture(i), self.recording(i) if self.recording else nullcontext():
+                        return self._call(i, given, y)
+                return self._look(i, boundary, (given, y), flat)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def output(self) -> Any:
+        """The chain's output for a loss that the caller computes: detached, its tensors ask for gradients."""
+        boundary = self._input(self.loss_at)
+        state, self._ends, _ = open_up(boundary, copies=False, fresh=boundary is self.x)
+        return state
+
+    def _do(self, action: Action) -> None:
+        kind, i = action.kind, action.block
+        if kind == "record":
+            self._record(i)
+        elif kind == "run":
+            self._run(i)
+        elif kind == "hold":
+            self._held[i] = self._input(i)
+        elif kind == "drop":
+            del self._held[i]
+        elif kind == "offload":
+            pass  # its tensors moved while it was recorded
+        elif kind == "fetch":
+            self._tapes_out[i].fetch()
+        elif kind == "offload_held":
+            assert action.place is not None
+            self._held_out[i] = _offload.Moved(self._held.pop(i), action.place)
+        elif kind == "fetch_held":
+            self._held_out[i].fetch()
+        else:
+            raise AssertionError(kind)
+
+    def _input(self, i: int) -> Boundary:
+        if self._at == i and self._current is not None:
+            return self._current
+        moved = self._held_out.pop(i, None)
+        if moved is not None:
+            self._held[i] = moved.boundary()
+        if i in self._held:
+            return self._held[i]
+        return self.x  # boundary 0: the data is always at hand
+
+    def _capture(self, i: int) -> Any:
+        """The context of one run of block i; its first run notes what it finds, later ones find the same."""
+        facts = self.facts[i]
+        found = self._found.get(i)
+        if found is not None:
+            return found.again()
+        if i in self._again or facts.buffers or not facts.looked:
+            found = Found(facts.buffers, facts.generators if facts.random and i in self._again else None)
+            if i in self._again:
+                self._found[i] = found
+            if found.buffers:
+                self._first.append(found)
+        return nullcontext()
+
+    def _call(self, i: int, *given: Any) -> Any:
+        try:
+            return self.blocks[i].call(*given)
+        except SweepError:
+            raise
+        except Exception as error:
+            error.add_note(f"gradledger sweep: in block {i} ({self.blocks[i].name}) of {len(self.blocks)}")
+            raise
+
+    def _run(self, i: int) -> None:
+        facts = self.facts[i]
+        boundary = self._input(i)
+        given = look_at(boundary, copies=facts.copies)
+        with self._capture(i):
+            if facts.no_grad:
+                with torch.no_grad():
+                    out, _ = cut(self._call(i, given), facts.needs)
+            else:
+                opened, _, _ = open_up(boundary, copies=facts.copies, fresh=True)
+                with saved_tensors_hooks(_drop, _never):
+                    out, _ = cut(self._call(i, opened))
+        self._advance(i, out)
+
+    def _advance(self, i: int, out: Boundary) -> None:
+        self._current, self._at = out, i + 1
+        if self.on_forward is not None:
+            self.on_forward(i + 1, out)
+
+    def _record(self, i: int) -> None:
+        facts = self.facts[i]
+        boundary = self._input(i)
+        fresh = i in self._held or boundary is self.x
+        given, leaves, flat = open_up(boundary, copies=facts.copies, fresh=fresh)
+        place = self._places.get(i)
+        if facts.looked:
+            with self._capture(i), self._around(i):
+                result = self._call(i, given)
+            out, roots = cut(result)
+            if facts.capture and not isinstance(self.blocks[i].call, nn.Module):
+                self._any_new(i, roots, leaves)
+        else:
+            result = self._look(i, boundary, (given,), flat)
+            out, roots = cut(result)
+            facts.needs, facts.single = out.needs, out.spec is None
+            facts.droppable = self._unread(i, leaves, flat)
+            self._learn(i, roots, leaves)
+        self._tape[i] = Recorded(list(roots), leaves)
+        del given, flat, result, roots
+        self._current = boundary = None  # type: ignore[assignment]
+        if facts.droppable:
+            self._let_go(i, leaves)
+        self._advance(i, out)
+
+    def _around(self, i: int) -> AbstractContextManager[Any]:
+        """What surrounds the recording of block i: the plan moves what it saves out, or a profile looks at it."""
+        place = self._places.get(i)
+        if place is not None:
+            moved = self._tapes_out[i] = _offload.Saved(place)
+            return moved
+        return nullcontext() if self.recording is None else self.recording(i)
+
+    def _let_go(self, i: int, leaves: tuple[Tensor, ...]) -> None:
+        """Free the input tensors that no graph has saved: their leaves keep shape and strides' meaning, not memory."""
+        before = self._tape.get(i - 1)
+        for k in self.facts[i].droppable:
+            if before is not None and isinstance(before.roots[k], Tensor):
+                before.roots[k] = get_gradient_edge(before.roots[k])  # type: ignore[arg-type]
+            leaf = leaves[k]
+            if _uses(leaf) == 2:  # this handle, and the leaf of the graph
+                leaf.data = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
+
+    # looking ------------------------------------------------------------------------------------------------------
+
+    def _look(self, i: int, boundary: Boundary, given: tuple[Any, ...], flat: list[Any]) -> Any:
+        watched = Watched(self.blocks[i], self.facts[i], self.generators)
+        self._first.append(watched.found)
+        result = self._call(i, *given)
+        watched.ran(boundary, flat)
+        return result
+
+    def _learn(self, i: int, roots: Sequence[Tensor], leaves: tuple[Tensor, ...]) -> None:
+        own = [p for p in self.blocks[i].parameters() if p.requires_grad and p.is_leaf]
+        reached = leaves_of(roots, leaves)
+        self.facts[i].parameters = tuple({id(p): p for p in (*own, *reached)}.values())
+        self.facts[i].looked = self._looking = True
+
+    def _any_new(self, i: int, roots: Sequence[Tensor], leaves: tuple[Tensor, ...]) -> None:
+        """A function may reach another parameter at another call: a captured product must ask for it too."""
+        facts = self.facts[i]
+        known = {id(p) for p in facts.parameters}
+        new = tuple(p for p in leaves_of(roots, leaves) if id(p) not in known)
+        if new:
+            facts.parameters += new
+            self._looking = True
+
+    def _unread(self, i: int, leaves: tuple[Tensor, ...], flat: list[Any]) -> tuple[int, ...]:
+        """Which leaves neither this block's graph nor the one before has saved.
+
+        The block was given copies, so a copy that only this list holds was not saved; the memory of the leaf itself is
+        held by the leaf, by the output it was cut from, and by the handle that asks.
+        """
+        boundary = self._current
+        if i == 0 or boundary is None or i in self._held:
+            return ()
+        copies = {id(t): t for t in flat if isinstance(t, Tensor) and t.requires_grad}.values()
+        if len(copies) != len(leaves):
+            return ()
+        before = self._tape.get(i - 1)
+        found = []
+        for k, (leaf, copy) in enumerate(zip(leaves, copies, strict=True)):
+            if copy.layout is not torch.strided or _holders(copy) > 2 or _uses(copy) > 1:
+                continue
+            root = before.roots[k] if before is not None and k < len(before.roots) else None
+            if _holders(leaf) <= 2 + isinstance(root, Tensor) and not (isinstance(root, Tensor) and root.is_leaf):
+                found.append(k)
+        return tuple(found)
+
+    # reverse ------------------------------------------------------------------------------------------------------
+
+    def begin(self, roots: Sequence[Tensor], seeds: Cotangents) -> None:
+        """Say where the walk starts: the differentiable losses and the seed cotangent of each."""
+        facts = self.facts[self.loss_at]
+        self._tape[self.loss_at] = Recorded(list(roots), self._ends)
+        if not facts.looked:
+            facts.single = len(roots) == 1 and roots[0].numel() == 1
+            self._learn(self.loss_at, roots, self._ends)
+        if self._looking:
+            settle_shared(self.facts)
+        self.cotangents = seeds
+        self._current = None
+
+    def parameters(self) -> list[Tensor]:
+        """Every leaf that the walk may give a gradient, each once."""
+        return list({id(p): p for f in self.facts for p in f.parameters}.values())
+
+    def reverse(self, gradients: Gradients) -> Iterator[int]:
+        """Walk back; yields each block, the loss first, before its product.
+
+        The caller calls `product`, or leaves it to the walk.  A caller that stops early must call `abandon`.
+        """
+        self.gradients = gradients
+        autocast = bool(self.ambient.autocast)
+        with torch.enable_grad():
+            for action in (Action("reverse", self.loss_at), *self._after[1:]):
+                if self.on_action is not None:
+                    self.on_action(action)
+                if action.kind != "reverse":
+                    with self.ambient.forward() if autocast else nullcontext():
+                        self._do(action)
+                    continue
+                i = action.block
+                self._current = None
+                yield i
+                if i in self._tape:
+                    with self.ambient.reverse() if autocast else nullcontext():
+                        self.product(i)
+                if self.on_cotangent is not None:
+                    self.on_cotangent(i, self.cotangents)
+        self._into_the_data()
+
+    def product(self, i: int) -> None:
+        """The vector-Jacobian product of block i: parameter gradients go in, the cotangent moves one boundary back."""
+        recorded = self._tape.pop(i)
+        facts = self.facts[i]
+        roots, d_out = [], []
+        for root, d in zip(recorded.roots, self.cotangents, strict=True):
+            if d is not None:
+                roots.append(root)
+                d_out.append(d)
+        leaves = recorded.leaves
+        if not roots and not any(id(p) in self._partial for p in facts.shared):
+            self.cotangents = (None,) * len(leaves)
+            return
+        if not facts.capture and self.gradients.only is None:
+            _vjp.accumulate(tuple(roots), tuple(d_out))
+            self.cotangents = tuple(leaf.grad for leaf in leaves)
+            for leaf in leaves:
+                leaf.grad = None
+            return
+        self._captured(i, roots, d_out, leaves)
+
+    def _captured(self, i: int, roots: list[Any], d_out: list[Tensor], leaves: tuple[Tensor, ...]) -> None:
+        facts = self.facts[i]
+        for parameter in facts.shared:
+            part = self._partial.get(id(parameter))
+            if part is not None:
+                roots.append(parameter)
+                d_out.append(part)
+            if parameter._backward_hooks:
+                raise SweepError(
+                    got="a hook on a parameter that several blocks share: it would run once for each block",
+                    wanted="the hook run once, on the whole gradient",
+                    where=f"block {self.blocks[i].name}",
+                    next_step="use register_post_accumulate_grad_hook, or Sweep(engine='autograd')",
+                )
+        parameters = facts.parameters
+        result = _vjp.capture(tuple(roots), tuple(d_out), leaves + parameters)
+        self.cotangents = tuple(result[: len(leaves)])
+        if not facts.shared and all(
+            d is not None and d.stride() == leaf.stride() and d.dtype == leaf.dtype
+            for d, leaf in zip(self.cotangents, leaves, strict=True)
+        ):
+            facts.capture = len(leaves) > 1 or bool(facts.droppable)
+        taken = (*d_out, *self.cotangents)
+        shared = {id(p) for p in facts.shared}
+        for parameter, gradient in zip(parameters, result[len(leaves) :], strict=True):
+            if gradient is None:
+                continue
+            if id(parameter) in shared and id(parameter) not in facts.last_use:
+                self._partial[id(parameter)] = gradient
+                continue
+            self._partial.pop(id(parameter), None)
+            self.gradients.add(parameter, gradient, taken)
+
+    def _into_the_data(self) -> None:
+        """Data that itself requires a gradient gets it, through whatever graph stands above it."""
+        pairs = [(t, d) for t, d in zip(self._outer, self.cotangents, strict=True) if d is not None]
+        if pairs and self.into_data:
+            _vjp.accumulate(tuple(t for t, _ in pairs), tuple(d for _, d in pairs))
+        self.cotangents = ()
+
+    # the end ------------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Undo a step that did not finish: buffers and random state as they were before it; nothing is held."""
+        for found in reversed(self._first):
+            found.put_back()
+        if self._random is not None:
+            self._random.restore()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of every graph and tensor."""
+        self._tape.clear()
+        self._held.clear()
+        self._found.clear()
+        self._first.clear()
+        self._tapes_out.clear()
+        self._held_out.clear()
+        self._partial.clear()
+        self._current = None
+        self.cotangents = ()
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many tensors share its memory, the handle of the question counted."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+def _uses(tensor: Any) -> int:
+    """How many handles and graphs hold the tensor itself; Python's counts as one."""
+    return int(tensor._use_count())
+
+
+def _drop(_tensor: Tensor) -> None:
+    return None
+
+
+def _never(_packed: None) -> Tensor:
+    raise AssertionError("the graph of a run that keeps nothing was walked")

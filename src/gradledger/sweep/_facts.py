@@ -1,0 +1,133 @@
+"""What is known of a block for inputs of one kind: found by watching it run once, never guessed from its type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradledger.core.errors import SweepError
+from gradledger.sweep._block import Block
+from gradledger.sweep._replay import Found, RandomState
+from gradledger.sweep._state import Boundary, equal_bits
+
+
+@dataclass(slots=True, eq=False)
+class Facts:
+    """What one block does with inputs of one kind.
+
+    Attributes:
+        looked: whether a recorded run has been watched (else everything below is the cautious default).
+        copies: it writes into its input, so it is given a copy.
+        random: it draws from torch's generators.
+        buffers: the buffers that it changes, as (module, name).
+        no_grad: run without recording it gives the same bits (None: not tried, so it is run recording, savings dropped).
+        capture: cotangents are taken by capture, because accumulation would change their memory layout.
+        droppable: which of its leaves nobody reads once the block has run, so that their memory can go.
+        parameters: the parameters that its local graph reaches.
+        shared: those of them that another block reaches too.
+        last_use: those of `shared` whose sum is complete after this block's reverse.
+        needs: of the leaves of its output, which carry a gradient.
+        single: its output is one tensor.
+        keep_reason: why it must not be run twice (None: it may; "" : not tried).
+    """
+
+    looked: bool = False
+    copies: bool = True
+    random: bool = True
+    buffers: tuple[tuple[nn.Module, str], ...] = ()
+    no_grad: bool | None = None
+    capture: bool = True
+    droppable: tuple[int, ...] = ()
+    parameters: tuple[Tensor, ...] = ()
+    shared: tuple[Tensor, ...] = ()
+    last_use: frozenset[int] = frozenset()
+    needs: tuple[bool, ...] | None = None
+    single: bool = False
+    keep_reason: str | None = ""
+    generators: list[torch.Generator] = field(default_factory=list)
+
+
+class Watched:
+    """One block, watched while it runs: what it draws, which buffers and inputs it changes."""
+
+    def __init__(self, block: Block, facts: Facts, generators: Sequence[torch.Generator]) -> None:
+        self._block, self._facts = block, facts
+        facts.generators = list({id(g): g for g in (*block.generators(), *generators)}.values())
+        self._random = RandomState(facts.generators)
+        self.found = Found([(module, name) for module, name, _ in block.buffers()], None)
+
+    def ran(self, boundary: Boundary, given: Sequence[Any]) -> None:
+        """Compare after the run; `given` are the copies of the boundary's leaves that it was given."""
+        facts = self._facts
+        facts.random = not self._random.same(RandomState(facts.generators))
+        moved = [
+            (module, name)
+            for module, name, buffer, value in self.found.buffers
+            if module._buffers.get(name) is not buffer or not equal_bits(buffer, value)
+        ]
+        # a module that changes one of its buffers may change its others at another step (a counter, a warm-up)
+        facts.buffers = tuple((m, n) for m, n, _, _ in self.found.buffers if any(m is other for other, _ in moved))
+        written = _written(boundary, given)
+        facts.copies = bool(written)
+        if written:
+            _not_aliased(self._block, boundary, written)
+
+
+def _written(boundary: Boundary, given: Sequence[Any]) -> list[Tensor]:
+    """The boundary's tensors whose copies have been written to (a fresh copy has version 0)."""
+    return [t for t, copy in zip(boundary.flat, given, strict=True) if isinstance(copy, Tensor) and copy._version]
+
+
+def _not_aliased(block: Block, boundary: Boundary, written: list[Tensor]) -> None:
+    """A write into memory that another tensor of the state shares would be seen there without us, and not with us."""
+    for one in written:
+        for other in boundary.tensors():
+            if other is not one and _memory(other) == _memory(one):
+                raise SweepError(
+                    got="a block that writes into its input in place while another tensor of its state shares that memory",
+                    wanted="no in-place write into a tensor that a skip connection carries on",
+                    where=f"block {block.name}",
+                    next_step="use the out-of-place operation (nn.ReLU(inplace=False), x = x + y) or keep both uses in one block",
+                )
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def leaves_of(roots: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The leaves that the local graph of `roots` reaches, the block's own input leaves apart, in order of first sight."""
+    mine = {id(t) for t in own}
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    stack = [r.grad_fn for r in roots if r.grad_fn is not None]
+    for root in roots:
+        if root.grad_fn is None and root.requires_grad and id(root) not in mine:
+            found[id(root)] = root
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor) and id(variable) not in mine:
+            found[id(variable)] = variable
+        stack.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return tuple(found.values())
+
+
+def settle_shared(facts: Sequence[Facts]) -> None:
+    """Say of each block which of its parameters other blocks reach too, and where each sum is complete."""
+    users: dict[int, list[int]] = {}
+    for index, one in enumerate(facts):
+        for parameter in one.parameters:
+            users.setdefault(id(parameter), []).append(index)
+    for index, one in enumerate(facts):
+        one.shared = tuple(p for p in one.parameters if len(users[id(p)]) > 1)
+        one.last_use = frozenset(id(p) for p in one.shared if users[id(p)][0] == index)
+        if one.shared:
+            one.capture = True

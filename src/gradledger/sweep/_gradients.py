@@ -1,0 +1,57 @@
+"""Where parameter gradients go: into `.grad`, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from gradledger.sweep import _vjp
+
+
+class Gradients:
+    """The `.grad` of a step's parameters while the walk fills them.
+
+    Older gradients (accumulation over micro-batches) are set aside and added last, as plain backward adds the whole sum
+    of a step once; so a step that fails leaves every `.grad` as it was.  A parameter with hooks that look at `.grad`
+    after accumulation keeps its older gradient in place, for the hook is to see the sum.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], only: Collection[int] | None = None) -> None:
+        """`only`: ids of the tensors that may be given a gradient (None: all)."""
+        self.only = only
+        self._empty: list[Tensor] = []
+        self._older: list[tuple[Tensor, Tensor]] = []
+        for p in parameters:
+            old = p.grad
+            if old is None:
+                self._empty.append(p)
+            elif not getattr(p, "_post_accumulate_grad_hooks", None) and old.layout is torch.strided:
+                self._older.append((p, old))
+        for p, _ in self._older:
+            p.grad = None
+
+    def add(self, parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None]) -> None:
+        """Add one block's whole gradient of `parameter`."""
+        if self.only is None or id(parameter) in self.only:
+            _vjp.give(parameter, gradient, taken)
+
+    def finish(self) -> None:
+        """Add the step's gradients to the older ones."""
+        if not self._older:
+            return
+        both = [(old, p.grad) for p, old in self._older if p.grad is not None]
+        with torch.no_grad():
+            for old, new in both:
+                old += new
+        for p, old in self._older:
+            p.grad = old
+        self._older.clear()
+
+    def undo(self) -> None:
+        """Every `.grad` as it was before the step."""
+        for p, old in self._older:
+            p.grad = old
+        for p in self._empty:
+            p.grad = None
