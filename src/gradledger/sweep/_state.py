@@ -173,3 +173,12 @@ def _bits(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         return x
     return x.contiguous().view(_WHOLE[x.element_size()])
+
+
+def clone_all(state: Any) -> Any:
+    """The same state with every tensor copied, graph and all; what is one tensor stays one."""
+    if isinstance(state, Tensor):
+        return state.clone()
+    flat, spec = pytree.tree_flatten(state)
+    once = {id(t): t.clone() for t in flat if isinstance(t, Tensor)}
+    return pytree.tree_unflatten([once[id(t)] if isinstance(t, Tensor) else t for t in flat], spec)
