@@ -1,0 +1,29 @@
+"""Reinforcement learning from pixels or vectors: restorable environments, a replay of frames, scores."""
+
+from gradledger.rl.bootstrap import td_loss as td_loss
+from gradledger.rl.bootstrap import td_seed as td_seed
+from gradledger.rl.bootstrap import td_target as td_target
+from gradledger.rl.counters import Counters as Counters
+from gradledger.rl.env import Lanes as Lanes
+from gradledger.rl.env import LaneSpec as LaneSpec
+from gradledger.rl.errors import EnvError as EnvError
+from gradledger.rl.errors import ReplayError as ReplayError
+from gradledger.rl.evaluate import Evaluation as Evaluation
+from gradledger.rl.evaluate import evaluate as evaluate
+from gradledger.rl.explore import LinearSchedule as LinearSchedule
+from gradledger.rl.explore import epsilon_greedy as epsilon_greedy
+from gradledger.rl.networks import atari_q_network as atari_q_network
+from gradledger.rl.networks import mlp_q_network as mlp_q_network
+from gradledger.rl.nstep import Window as Window
+from gradledger.rl.nstep import window as window
+from gradledger.rl.replay import Replay as Replay
+from gradledger.rl.replay import ReplaySpec as ReplaySpec
+from gradledger.rl.simulators import AtariSimulator as AtariSimulator
+from gradledger.rl.simulators import AtariSpec as AtariSpec
+from gradledger.rl.simulators import GymSimulator as GymSimulator
+from gradledger.rl.simulators import GymSpec as GymSpec
+from gradledger.rl.simulators import Simulator as Simulator
+from gradledger.rl.stack import FrameStack as FrameStack
+from gradledger.rl.transition import Batch as Batch
+from gradledger.rl.transition import Episode as Episode
+from gradledger.rl.transition import Step as Step
