@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from gradledger.core.errors import GradledgerError
+from gradledger.core.errors import SweepError
 
 Kind = Literal["hold", "run", "record", "reverse", "drop", "offload", "fetch", "offload_held", "fetch_held"]
 Place = Literal["host", "disk"]
@@ -28,7 +28,7 @@ _COMPUTES: Final = ("run", "record", "reverse")
 _WORD = re.compile(r"([a-z_]+) +(\d+)(?:\.\.(\d+))?(?: +([a-z]+))?")
 
 
-class PlanError(GradledgerError):
+class PlanError(SweepError):
     """A plan, or a list of actions, that cannot be read or obeyed.  `grid` shows where."""
 
     slug = "plan"

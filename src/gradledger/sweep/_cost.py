@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradledger.core.errors import GradledgerError
+from gradledger.core.errors import SweepError
 
 VERSION = 1
 
 
-class CostError(GradledgerError):
+class CostError(SweepError):
     """Costs that contradict themselves, or a stored profile that cannot be read."""
 
     slug = "cost"
