@@ -53,6 +53,7 @@ class Walk:
         self._at = 0
         self._partial: dict[int, Tensor] = {}
         self._looking = False
+        self._ends: tuple[Tensor, ...] = ()
         self._random: RandomState | None = None
         self._outer: tuple[Tensor, ...] = ()
         self.cotangents: Cotangents = ()
@@ -99,11 +100,19 @@ class Walk:
         try:
             with torch.enable_grad(), self.ambient.forward() if self.ambient.autocast else nullcontext():
                 boundary = self._input(i)
-                given, self._ends, flat = open_up(boundary, copies=facts.copies, fresh=boundary is self.x)
+                given, ends, flat = open_up(boundary, copies=facts.copies, fresh=boundary is self.x)
+                self._ends = ends
                 if facts.looked:
-                    with self._capture(i), self.recording(i) if self.recording else nullcontext():
-                        return self._call(i, given, y)
-                return self._look(i, boundary, (given, y), flat)
+                    with self._capture(i), self._around(i):
+                        loss = self._call(i, given, y)
+                else:
+                    loss = self._look(i, boundary, (given, y), flat)
+                    facts.droppable = self._unread(i, ends, flat)
+                del given, flat
+                self._current = boundary = None  # type: ignore[assignment]
+                if facts.droppable:
+                    self._let_go(i, ends)
+                return loss
         except BaseException:
             self.abandon()
             raise
@@ -204,9 +213,10 @@ class Walk:
             result = self._look(i, boundary, (given,), flat)
             out, roots = cut(result)
             facts.needs, facts.single = out.needs, out.spec is None
+            facts.edges = bool(roots) and all(not r.is_leaf and _holders(r) <= 3 for r in roots)
             facts.droppable = self._unread(i, leaves, flat)
             self._learn(i, roots, leaves)
-        self._tape[i] = Recorded(list(roots), leaves)
+        self._tape[i] = Recorded([get_gradient_edge(r) for r in roots] if facts.edges else list(roots), leaves)
         del given, flat, result, roots
         self._current = boundary = None  # type: ignore[assignment]
         if facts.droppable:
@@ -222,11 +232,8 @@ class Walk:
         return nullcontext() if self.recording is None else self.recording(i)
 
     def _let_go(self, i: int, leaves: tuple[Tensor, ...]) -> None:
-        """Free the input tensors that no graph has saved: their leaves keep shape and strides' meaning, not memory."""
-        before = self._tape.get(i - 1)
+        """Free the input tensors that no graph has saved: their leaves keep their shape, not their memory."""
         for k in self.facts[i].droppable:
-            if before is not None and isinstance(before.roots[k], Tensor):
-                before.roots[k] = get_gradient_edge(before.roots[k])  # type: ignore[arg-type]
             leaf = leaves[k]
             if _uses(leaf) == 2:  # this handle, and the leaf of the graph
                 leaf.data = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
@@ -282,10 +289,11 @@ class Walk:
     def begin(self, roots: Sequence[Tensor], seeds: Cotangents) -> None:
         """Say where the walk starts: the differentiable losses and the seed cotangent of each."""
         facts = self.facts[self.loss_at]
-        self._tape[self.loss_at] = Recorded(list(roots), self._ends)
+        ends, self._ends = self._ends, ()
+        self._tape[self.loss_at] = Recorded(list(roots), ends)
         if not facts.looked:
             facts.single = len(roots) == 1 and roots[0].numel() == 1
-            self._learn(self.loss_at, roots, self._ends)
+            self._learn(self.loss_at, roots, ends)
         if self._looking:
             settle_shared(self.facts)
         self.cotangents = seeds
@@ -401,6 +409,7 @@ class Walk:
         self._held_out.clear()
         self._partial.clear()
         self._current = None
+        self._ends = ()
         self.cotangents = ()
 
 

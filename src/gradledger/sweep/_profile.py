@@ -192,6 +192,9 @@ class Profiler:
             cotangents[i] = sum(t.numel() * t.element_size() for t in values if t is not None)
 
         walk.on_cotangent = cotangent
+        self._step(walk)
+        storages.forget()  # what it held would not have been freed on the way back
+        walk = self._walk(keep_all_actions(n))
         gc.collect()
         with MemoryWatch(self.device) as watch:
             walk.on_action = lambda action: watch.mark(f"{action.kind} {action.block}")
@@ -199,7 +202,6 @@ class Profiler:
             watch.mark("end")
         del walk
         kept = {s.name: s for s in watch.spans}
-        storages.forget()
         gc.collect()
         walk = self._walk(_run_all(n))
         with MemoryWatch(self.device) as watch:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _vjp
@@ -39,6 +40,7 @@ class Straight:
         """`x`: an input for which `plain_enough(facts)` was found."""
         self._blocks, self._modules = blocks, modules
         self._calls = [b.call for b in blocks[:-1]]
+        self._edges = [f.edges for f in facts]
         self._parameters = list({id(p): p for f in facts for p in f.parameters}.values())
         self._kind = (x.shape, x.dtype, x.device, x.stride())
         self._training = [m.training for m in modules]
@@ -58,14 +60,19 @@ class Straight:
 
     def backward(self, x: Tensor, y: Any) -> Tensor:
         """One step: the loss, and every `.grad`; or an error, and none of them."""
-        return _backward(self._blocks, self._calls, self._parameters, x, y)
+        return _backward(self._blocks, self._calls, self._edges, self._parameters, x, y)
 
 
 def _backward(
-    blocks: Blocks, calls: Sequence[Callable[[Any], Any]], parameters: list[Tensor], x: Tensor, y: Any
+    blocks: Blocks,
+    calls: Sequence[Callable[[Any], Any]],
+    edges: Sequence[bool],
+    parameters: list[Tensor],
+    x: Tensor,
+    y: Any,
 ) -> Tensor:
     gradients = Gradients(parameters)
-    outs: list[Tensor] = []
+    outs: list[_vjp.Root] = []
     leaves: list[Tensor] = []
     state = x
     try:
@@ -73,13 +80,14 @@ def _backward(
             out = call(state)
             if not out.requires_grad:
                 raise _changed(blocks, len(outs))
-            outs.append(out)
+            outs.append(get_gradient_edge(out) if edges[len(outs)] else out)
             state = out.detach()
             state.requires_grad_(True)
             leaves.append(state)
         loss: Tensor = blocks[-1].call(state, y)
         del out, state
-        root, d = loss, torch.ones_like(loss)
+        root: _vjp.Root = loss
+        d = torch.ones_like(loss)
         for leaf in reversed(leaves):
             _vjp.accumulate((root,), (d,))
             root, d = outs.pop(), leaf.grad

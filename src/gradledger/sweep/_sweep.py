@@ -15,6 +15,7 @@ from gradledger.sweep._block import Blocks, blocks, one_block
 from gradledger.sweep._executor import Walk
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._nested import Nested
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._straight import Straight, plain_enough
 
@@ -85,14 +86,13 @@ class Step:
             SweepError: see `roots_and_seeds`.
         """
         roots, seeds = roots_and_seeds(losses, gradient, create_graph=create_graph)
-        reverse(self._walk, roots, seeds, only=_ids(inputs))
+        self._walk.begin(roots, seeds)
+        del roots, seeds
+        reverse(self._walk, _ids(inputs))
 
 
-def reverse(
-    walk: Walk, roots: Sequence[Tensor], seeds: Sequence[Tensor], *, only: set[int] | None = None
-) -> None:
-    """The whole reverse walk of one step: every `.grad`, or none."""
-    walk.begin(roots, tuple(seeds))
+def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
+    """The reverse walk of one step that has been begun: every `.grad`, or none."""
     gradients = Gradients(walk.parameters(), only)
     try:
         for _ in walk.reverse(gradients):
@@ -136,18 +136,20 @@ class Sweep:
         try:
             walk.forward(x)
             loss = walk.loss(y)
+            result = _detached(loss)
             try:
-                roots, seeds = roots_and_seeds(loss, gradient)
+                walk.begin(*roots_and_seeds(loss, gradient))
             except BaseException:
                 walk.abandon()
                 raise
-            reverse(walk, roots, seeds, only=_ids(inputs))
+            del loss  # it would hold the last boundary all the way back
+            reverse(walk, _ids(inputs))
         except BaseException:
             chain.forget()
             raise
         if self._keeps_all and plain_enough(walk.facts):
             self._straight = Straight(chain.blocks, walk.facts, chain.modules, x)
-        return _detached(loss)
+        return result
 
 
 def _ids(inputs: Any) -> set[int] | None:
