@@ -16,9 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a warning that older memory is released under the watch
 
 import torch
 
@@ -172,13 +174,16 @@ def commit() -> str:
         return "an unknown commit"
 
 
-def table(rows: Iterable[Sequence[object]], head: Sequence[str]) -> None:
-    """Columns as wide as they need to be; the first is text, the others stand right."""
+def table(rows: Iterable[Sequence[object]], head: Sequence[str], left: Container[int] = ()) -> None:
+    """Columns as wide as they need to be; the first stands left, and those in `left`, the others right."""
     cells = [list(head), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
     for row in cells:
-        first, *others = zip(row, widths, strict=True)
-        print("  " + "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]))
+        shown = [
+            cell.ljust(width) if k == 0 or k in left else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  " + "  ".join(shown).rstrip())
     sys.stdout.flush()
 
 
