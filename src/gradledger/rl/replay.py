@@ -206,10 +206,11 @@ class Replay:
         size, n, back = self.spec.rows, self.spec.n_step, self.spec.stack - 1
         good = self._valid[rows % size, lanes].copy()
         # The window: the row behind it must exist, be it the n-th or the one after an earlier end.
+        # (What a stale row beyond the newest says only moves the reach within what is refused anyway.)
         reach = rows + n
         for j in range(n - 1, -1, -1):
             at = (rows + j) % size
-            over = (self._ends(at, lanes) | self._truncated[at, lanes]) & (rows + j <= newest)
+            over = self._ends(at, lanes) | self._truncated[at, lanes]
             reach = np.where(over, rows + j + 1, reach)
         good &= reach <= newest
         # The stack: all of its rows are still there, or the episode began in one that is.
