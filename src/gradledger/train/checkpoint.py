@@ -9,6 +9,7 @@ Loading takes the newest folder that passes; what it passed over is reported. No
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -239,4 +240,6 @@ def _sweep_up(folder: Path) -> None:
         if _complaint(whole, deep=False) is None:
             shutil.rmtree(path, ignore_errors=True)
         elif not whole.exists():
-            path.rename(whole)
+            # Loading finds it under either name, so a refusal here costs nothing.
+            with contextlib.suppress(OSError):
+                path.rename(whole)

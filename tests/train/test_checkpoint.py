@@ -1,0 +1,234 @@
+"""Checkpoints under kills, full disks, flipped bytes and foreign files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradledger.train import checkpoint
+from gradledger.train.checkpoint import CheckpointError, load, save
+
+
+def parts(value: float) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        "model": {"weight": torch.full((64, 32), value), "count": torch.tensor(3)},
+        "replay": {"frames": torch.full((300,), int(value), dtype=torch.uint8)},
+    }
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    given = parts(7.0)
+    given["model"]["half"] = torch.arange(4, dtype=torch.bfloat16)
+    path = save(tmp_path, 12, given, {"counters": {"env_step": 5}, "text": "ü"})
+    back = load(tmp_path)
+    assert (back.path, back.step, back.rejected) == (path, 12, ())
+    assert back.facts == {"counters": {"env_step": 5}, "text": "ü"}
+    assert back.parts.keys() == given.keys()
+    for part, tensors in given.items():
+        assert back.parts[part].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert back.parts[part][name].dtype == tensor.dtype
+            assert torch.equal(back.parts[part][name], tensor)
+
+
+def test_views_and_shared_storages_are_saved_as_what_they_show(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    given = {"m": {"whole": base, "again": base, "column": base[:, 1], "turned": base.t()}}
+    save(tmp_path, 0, given, {})
+    back = load(tmp_path).parts["m"]
+    assert all(torch.equal(back[name], tensor) for name, tensor in given["m"].items())
+
+
+def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
+    for step in (1, 20, 3):
+        save(tmp_path, step, parts(step), {}, keep=2)
+    assert load(tmp_path).step == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000003", "step-000000000020"]
+
+
+def test_the_same_step_is_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 1, parts(1), {})
+    save(tmp_path, 1, parts(2), {})
+    assert load(tmp_path).parts["model"]["weight"][0, 0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def foreign(path: Path) -> None:
+    other = path.parent.parent / "other"
+    save(other, 1, parts(9), {})
+    shutil.copy(other / "step-000000000001" / path.name, path)
+
+
+DAMAGE = {
+    "a flipped byte of weights": ("model.safetensors", flip, "SHA-256 differs"),
+    "a truncated replay": ("replay.safetensors", truncate, r"replay\.safetensors has \d+ bytes, not \d+"),
+    "weights of another checkpoint": ("model.safetensors", foreign, "SHA-256 differs"),
+    "a missing file": ("facts.json", Path.unlink, r"files \['facts\.json'\] are missing"),
+    "no manifest": ("manifest.json", Path.unlink, r"manifest\.json is missing"),
+    "an empty manifest": ("manifest.json", lambda path: path.write_text(""), "unreadable"),
+    "a manifest of another kind": ("manifest.json", lambda path: path.write_text("[]"), "not of format"),
+    "a manifest without files": (
+        "manifest.json",
+        lambda path: path.write_text(json.dumps({"format": checkpoint.FORMAT, "step": 2})),
+        "unreadable",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_taken(name: str, tmp_path: Path) -> None:
+    file, damage, reason = DAMAGE[name]
+    save(tmp_path, 1, parts(1), {})
+    damage(save(tmp_path, 2, parts(2), {}) / file)
+    back = load(tmp_path)
+    assert back.step == 1
+    assert back.parts["model"]["weight"][0, 0] == 1
+    assert [one.path.name for one in back.rejected] == ["step-000000000002"]
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(back.rejected[0].reason)
+    shutil.rmtree(tmp_path / "step-000000000001")
+    with pytest.raises(CheckpointError, match=reason):
+        load(tmp_path)
+
+
+def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1, parts(1), {}).rename(tmp_path / "step-000000000009")
+    with pytest.raises(CheckpointError, match="the manifest is of step 1"):
+        load(tmp_path)
+
+
+def test_nothing_to_load_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint at all"):
+        load(tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint at all"):
+        load(tmp_path / "absent")
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for facts in ({"loss": float("nan")}, {"tensor": torch.ones(1)}):
+        with pytest.raises(CheckpointError, match="facts that JSON cannot hold"):
+            save(tmp_path / "run", 1, parts(1), facts)
+    with pytest.raises(CheckpointError, match=r"parts=\['\.\./x'\]"):
+        save(tmp_path / "run", 1, {"../x": {}}, {})
+    assert not (tmp_path / "run").exists()
+
+
+WRITERS = [
+    ("the file of weights", checkpoint, "save_file"),
+    ("facts and manifest", Path, "write_text"),
+    ("fsync", os, "fsync"),
+    ("rename", Path, "rename"),
+    ("mkdir", Path, "mkdir"),
+]
+
+
+@pytest.mark.parametrize(("what", "owner", "name"), WRITERS, ids=[what for what, _, _ in WRITERS])
+@pytest.mark.parametrize("replaces", [False, True], ids=["a new step", "the same step"])
+def test_a_disk_that_fills_at_any_write_costs_nothing_that_was_there(
+    what: str, owner: Any, name: str, replaces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(owner, name)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        save(folder, 1, parts(1), {})
+        left = number
+
+        def failing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **kwargs)
+
+        step = 1 if replaces else 2
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failing)
+            refused = None
+            try:
+                save(folder, step, parts(2), {})
+            except CheckpointError as error:
+                refused = str(error)
+        if refused is None:
+            assert number > 0, f"{what} was never called"
+            return
+        assert "No space left on device" in refused
+        back = load(folder)
+        assert (back.step, float(back.parts["model"]["weight"][0, 0])) in [(1, 1.0), (step, 2.0)]
+        assert back.rejected == ()
+        save(folder, 3, parts(3), {})  # and the run goes on
+        assert load(folder).step == 3
+        assert not [path for path in folder.iterdir() if path.suffix]
+    pytest.fail("saving never succeeded")
+
+
+def test_a_file_system_that_really_refuses_is_reported(tmp_path: Path) -> None:
+    """A limit on the size of files makes the kernel refuse the write itself."""
+    program = f"""
+import resource, signal, torch
+from pathlib import Path
+from gradledger.train.checkpoint import CheckpointError, load, save
+folder = Path({str(tmp_path)!r})
+save(folder, 1, {{"model": {{"w": torch.ones(10)}}}}, {{}})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+try:
+    save(folder, 2, {{"model": {{"w": torch.ones(100_000)}}}}, {{}})
+except CheckpointError as error:
+    print(error)
+print(load(folder).step, sorted(path.name for path in folder.iterdir()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    assert "the last checkpoint is step-000000000001" in done.stdout
+    assert done.stdout.endswith("1 ['step-000000000001']\n")
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    program = f"""
+import torch
+from pathlib import Path
+from gradledger.train.checkpoint import load, save
+folder = Path({str(tmp_path)!r})
+step = load(folder).step if any(folder.iterdir()) else 0
+while True:
+    step += 1
+    save(folder, step, {{"model": {{"w": torch.full((200_000,), float(step))}}}}, {{"step": step}})
+    print(step, flush=True)
+"""
+    last = 0
+    for delay in (0.0, 0.003, 0.011, 0.002, 0.017, 0.007, 0.005, 0.023):
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        said = int(child.stdout.readline())
+        time.sleep(delay)
+        child.send_signal(signal.SIGKILL)
+        rest, _ = child.communicate()
+        said = max([said, *(int(word) for word in rest.split())])
+        back = load(tmp_path)
+        assert back.step >= said > last
+        assert back.facts["step"] == back.step
+        assert (back.parts["model"]["w"] == float(back.step)).all()
+        assert back.rejected == ()
+        last = said
