@@ -46,11 +46,12 @@ class Turns:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much longer one takes than another: median of the rounds, and their quartiles."""
+    """How much longer one takes than another: median of the rounds, quartiles, fastest turn by fastest turn."""
 
     median: float
     low: float
     high: float
+    fastest: float
 
     def __str__(self) -> str:
         return f"{self.median:.3f}x [{self.low:.3f}-{self.high:.3f}]"
@@ -98,11 +99,13 @@ def alternate(
 
 def ratio(turns: Mapping[str, Turns], name: str, to: str) -> Ratio:
     """Median and quartiles of the ratios within the rounds."""
-    pairs = sorted(a / b for a, b in zip(turns[name].seconds(), turns[to].seconds(), strict=True))
+    mine, theirs = turns[name].seconds(), turns[to].seconds()
+    pairs = sorted(a / b for a, b in zip(mine, theirs, strict=True))
+    fastest = min(mine) / min(theirs)
     if len(pairs) < 4:
-        return Ratio(statistics.median(pairs), pairs[0], pairs[-1])
+        return Ratio(statistics.median(pairs), pairs[0], pairs[-1], fastest)
     low, middle, high = statistics.quantiles(pairs, n=4)
-    return Ratio(middle, low, high)
+    return Ratio(middle, low, high, fastest)
 
 
 @dataclass

@@ -258,18 +258,25 @@ class Entry:
         return peak.bytes
 
 
-def judge(method: Method, make: Callable[[], Problem], *, rng_seed: int = 7) -> tuple[Entry, Verdict]:
+def judge(method: Method, make: Callable[[], Problem]) -> tuple[Entry, Verdict]:
     """Run one step of the method and one plain step from equal starts and compare everything they leave behind."""
-    sides = []
-    for way in (plain, method):
-        entry = Entry.of(way, make)
+    entry = Entry.of(method, make)
+    return entry, compare(Entry.of(plain, make), entry)
+
+
+def compare(want: Entry, got: Entry, *, rng_seed: int = 7) -> Verdict:
+    """One step each, from the same buffers and random state."""
+    # whatever ran before may have moved them
+    for a, b in zip(want.problem.model.buffers(), got.problem.model.buffers(), strict=True):
+        b.copy_(a)
+    left = []
+    for entry in (want, got):
         with models.seeded(rng_seed):
             loss = entry().clone()
-            state = torch.get_rng_state()
-        sides.append((entry.problem, loss, state))
-    (want, want_loss, want_state), (got, got_loss, got_state) = sides
+            left.append((loss, torch.get_rng_state()))
+    (want_loss, want_state), (got_loss, got_state) = left
     worst, unequal = 0.0, 0
-    for p, q in zip(want.model.parameters(), got.model.parameters(), strict=True):
+    for p, q in zip(want.problem.model.parameters(), got.problem.model.parameters(), strict=True):
         if p.grad is None or q.grad is None:
             unequal += p.grad is not q.grad
         elif not torch.equal(p.grad, q.grad):
@@ -277,7 +284,7 @@ def judge(method: Method, make: Callable[[], Problem], *, rng_seed: int = 7) -> 
             # a gradient that is zero but for rounding (a bias before a BatchNorm) has no relative error worth a name
             size = max(p.grad.double().norm().item(), 1e-6 * max(1.0, p.detach().double().norm().item()))
             worst = max(worst, (p.grad.double() - q.grad.double()).norm().item() / size)
-    pairs = zip(want.model.buffers(), got.model.buffers(), strict=True)
+    pairs = zip(want.problem.model.buffers(), got.problem.model.buffers(), strict=True)
     verdict = Verdict(
         error=worst,
         unequal=unequal,
@@ -285,7 +292,9 @@ def judge(method: Method, make: Callable[[], Problem], *, rng_seed: int = 7) -> 
         buffers=all(torch.equal(a, b) for a, b in pairs),
         random_state=torch.equal(want_state, got_state),
     )
-    return entry, verdict
+    want.problem.clear()
+    got.problem.clear()
+    return verdict
 
 
 def best_segments(make: Callable[[], Problem]) -> dict[int, int]:

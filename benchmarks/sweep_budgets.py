@@ -1,0 +1,163 @@
+"""Row 3: is a budget kept, is the predicted peak the measured one, and what does it cost?
+
+    python benchmarks/sweep_budgets.py [--quick] [--chains 30] [--models chain39 transformer q_network]
+
+Each chain is profiled once.  Then, for budgets from the smallest that can be kept to what keeping everything needs, a
+plan is made, one step is run under it, and the allocator's peak is compared with the budget and with the prediction.
+Gradients, loss and buffers under each plan are compared with those of `loss.backward()`, bit by bit.  On the three
+models the time of each plan is measured too, all plans and the plain step taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sweep_models as models
+from _alternate import Goals, alternate, arguments, finish, mb, ratio, table
+from sweep_models import Problem
+from sweep_peers import Entry, Verdict, compare, plain
+
+STEPS = 12  # budgets between the smallest and everything
+
+
+@dataclass
+class Run:
+    """One budget on one chain."""
+
+    share: float
+    budget: int
+    predicted: int
+    measured: int
+    verdict: Verdict
+    entry: Entry | None
+
+    @property
+    def kept(self) -> bool:
+        """The allocator's peak stayed within the budget."""
+        return self.measured <= self.budget
+
+    @property
+    def off(self) -> float:
+        """How far the prediction lies from the measured peak, as a share of the latter; above 0: predicted more."""
+        return self.predicted / self.measured - 1
+
+
+def planned(problem: Problem) -> tuple[Any, Callable[[Any], Any]]:
+    """Profile once: the smallest plan, and a function from budget to plan."""
+    from gradledger import sweep
+    from gradledger.sweep import _planning
+
+    first = sweep.plan(problem.blocks, example=(problem.x, problem.y), loss=problem.loss_fn, budget="min")
+
+    def again(budget: Any) -> Any:
+        return _planning.solve(first.costs, first.key, first.facts, budget=budget, planner="optimal")
+
+    return first, again
+
+
+def runs(make: Callable[[], Problem], steps: int) -> Iterator[Run]:
+    """Budgets from min to everything on one chain."""
+    from gradledger.sweep import Sweep
+
+    problem = make()
+    smallest, again = planned(problem)
+    everything = smallest.keep_peak
+    reference = Entry.of(plain, make)
+    for k in range(steps + 1):
+        budget = smallest.peak + (everything - smallest.peak) * k // steps
+        plan = smallest if k == 0 else again(budget)
+        driver = Sweep(problem.blocks, problem.loss_fn, plan=plan)
+        entry = Entry(problem, functools.partial(driver.backward, problem.x, problem.y))
+        measured = entry.peak()
+        yield Run(budget / everything, budget, plan.peak, measured, compare(reference, entry), entry)
+
+
+def main() -> None:
+    """Models first, then the random chains, then the verdict over all."""
+
+    def more(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--models", nargs="*", choices=list(models.THREE), default=list(models.THREE))
+        parser.add_argument("--chains", type=int, default=None, help="random chains (default 30; 5 when quick)")
+
+    given = arguments(__doc__, rounds=9, quick=3, more=more)
+    chains = given.chains if given.chains is not None else (5 if given.quick else 30)
+    steps = 4 if given.quick else STEPS
+    goals = Goals()
+    everything: list[tuple[str, Run]] = []
+    for name in given.models:
+        make = models.THREE[name]
+        started = time.perf_counter()
+        done = list(runs(make, steps))
+        made = time.perf_counter() - started
+        entries = {"plain": Entry.of(plain, make)} | {f"{run.share:.3f}": run.entry for run in done if run.entry}
+        whole = entries["plain"].peak()
+        turns = alternate(entries, rounds=given.rounds, warm=1)
+        print(f"\n{name}: plain step {mb(whole)} MB, {1e3 * turns['plain'].median:.0f} ms; {made:.0f} s for all plans")
+        table(
+            [
+                (
+                    f"{100 * run.share:.1f}%",
+                    mb(run.budget),
+                    mb(run.predicted),
+                    mb(run.measured),
+                    "yes" if run.kept else "OVER",
+                    f"{100 * run.off:+.2f}%",
+                    f"{run.measured / whole:.3f}x",
+                    ratio(turns, f"{run.share:.3f}", "plain"),
+                    run.verdict,
+                )
+                for run in done
+            ],
+            ("budget", "MB", "predicted", "measured", "kept", "off", "of plain", "time of plain", "gradient error"),
+        )
+        everything += [(name, run) for run in done]
+    rows = []
+    for rng_seed in range(chains):
+        make = functools.partial(models.random_chain, rng_seed)
+        done = list(runs(make, steps))
+        count = len(make().blocks)
+        for run in done:
+            run.entry = None  # thirty chains with all their plans need not be alive at once
+        everything += [(f"random {rng_seed}", run) for run in done]
+        worst = max(done, key=lambda run: abs(run.off))
+        low = done[0]
+        rows.append(
+            (
+                f"random {rng_seed}",
+                count,
+                mb(done[-1].measured),
+                f"{low.share:.3f}x",
+                sum(run.kept for run in done),
+                sum(not run.kept for run in done),
+                f"{100 * worst.off:+.2f}%",
+                sum(run.verdict.exact for run in done),
+            )
+        )
+        print(f"\r{rng_seed + 1}/{chains} random chains", end="", flush=True)
+    print()
+    table(rows, ("chain", "blocks", "MB", "smallest", "kept", "over", "worst off", "exact"))
+    over = [(name, run) for name, run in everything if not run.kept]
+    far = [(name, run) for name, run in everything if abs(run.off) > 0.02]
+    wrong = [(name, run) for name, run in everything if not run.verdict.exact]
+    for what, which in (("over", over), ("off by more than 2 %", far), ("not exact", wrong)):
+        for name, run in which[:10]:
+            print(
+                f"  {what}: {name} at {mb(run.budget)} MB: predicted {mb(run.predicted)}, measured {mb(run.measured)}, "
+                f"gradient error {run.verdict}"
+            )
+    count = len(everything)
+    goals.holds("budgets kept", not over, f"{count - len(over)} of {count}")
+    goals.holds("peak within 2 % of the prediction", not far, f"{count - len(far)} of {count}")
+    goals.holds(
+        "gradients, loss, buffers, random state equal to the bit", not wrong, f"{count - len(wrong)} of {count}"
+    )
+    finish(goals, given)
+
+
+if __name__ == "__main__":
+    main()
