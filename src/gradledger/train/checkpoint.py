@@ -122,7 +122,6 @@ def save(
         building.rename(final)
         _fsync(folder)
     except (OSError, SafetensorError) as cause:
-        shutil.rmtree(building, ignore_errors=True)
         _sweep_up(folder)
         size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
         last = next((path.name for path in _candidates(folder)), "none")
