@@ -20,19 +20,21 @@ class Block:
 
     Attributes:
         name: as errors, plans and tables call it.
-        call: takes the state, returns the next one.
+        call: takes the state (the loss: and the target), returns the next one.
         modules: every module that runs inside, each once: itself, its children, those a function closes over.
         tensors: parameters that a function closes over without a module.
     """
 
     name: str
-    call: Callable[[Any], Any]
+    call: Callable[..., Any]
     modules: tuple[nn.Module, ...]
     tensors: tuple[Tensor, ...] = ()
 
     def parameters(self) -> list[Tensor]:
         """Its parameters, each once, in the order of registration."""
-        found: dict[int, Tensor] = {id(p): p for module in self.modules for p in module._parameters.values() if p is not None}
+        found: dict[int, Tensor] = {
+            id(p): p for module in self.modules for p in module._parameters.values() if p is not None
+        }
         found.update((id(t), t) for t in self.tensors)
         return list(found.values())
 
@@ -181,6 +183,9 @@ def _block(name: str, call: Any) -> Block:
     return Block(name, call, tuple(modules.values()), tuple(t for k, t in tensors.items() if k not in owned))
 
 
+_HOLDERS = (nn.Module, Tensor, functools.partial, types.MethodType, types.FunctionType, list, tuple, dict)
+
+
 def _reached(call: Any, depth: int = 0) -> Iterator[nn.Module | Tensor]:
     """Modules and tensors that a callable holds: itself, what it is bound to, closes over, or names as a global."""
     if isinstance(call, nn.Module | Tensor):
@@ -205,11 +210,8 @@ def _reached(call: Any, depth: int = 0) -> Iterator[nn.Module | Tensor]:
     elif not isinstance(call, type | types.ModuleType | types.BuiltinFunctionType) and hasattr(call, "__dict__"):
         inner = vars(call).values() if type(call).__module__ not in ("builtins", "torch") else ()
     for value in inner:
-        if isinstance(
-            value, nn.Module | Tensor | functools.partial | types.MethodType | types.FunctionType | list | tuple | dict
-        ):
-            yield from _reached(value, depth + 1)
-        elif depth == 0 and callable(value) and hasattr(value, "__dict__") and not isinstance(value, type):
+        plain = depth == 0 and callable(value) and hasattr(value, "__dict__") and not isinstance(value, type)
+        if isinstance(value, _HOLDERS) or plain:
             yield from _reached(value, depth + 1)
 
 

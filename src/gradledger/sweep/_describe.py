@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 
@@ -63,11 +64,15 @@ def describe(plan: Plan, costs: Costs, *, bandwidth: Mapping[Place, float] | Non
         rows.append((str(i), block.name, what, show_bytes(costs.size(block.saved)), ", ".join(why)))
     widths = [min(max(len(row[c]) for row in rows), limit) for c, limit in enumerate((5, 26, 14, 8, 80))]
     widths[4] = _WIDTH - sum(widths[:4]) - 8
-    lines = [
-        f"{_cut(row[0], widths[0]):>{widths[0]}}  {_cut(row[1], widths[1]):<{widths[1]}}  "
-        f"{_cut(row[2], widths[2]):<{widths[2]}}  {row[3]:>{widths[3]}}  {_cut(row[4], widths[4])}".rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = (
+            f"{_cut(row[0], widths[0]):>{widths[0]}}  {_cut(row[1], widths[1]):<{widths[1]}}  "
+            f"{_cut(row[2], widths[2]):<{widths[2]}}  {row[3]:>{widths[3]}}"
+        )
+        for part in textwrap.wrap(row[4], widths[4]) or [""]:  # a reason is told in full
+            lines.append(f"{cells}  {part}".rstrip())
+            cells = " " * len(cells)
     at = played.levels[played.at_action].action
     memory, time = _ratio(played.peak, kept.peak), _ratio(played.seconds, kept.seconds)
     lines += [

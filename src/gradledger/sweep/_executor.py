@@ -1,4 +1,4 @@
-"""Obeys a plan: runs, records and reverses the blocks of one training step, and leaves everything as plain backward would."""
+"""Obeys a plan: runs, records and reverses the blocks of one step, and leaves everything as a plain backward would."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Walk:
         self._before, self._after = actions[:split], actions[split + 1 :]
         self._again = {a.block for a in actions if a.kind == "run"}
         self._places = {a.block: a.place for a in actions if a.kind == "offload"}
-        self._tape: dict[int, Recorded] = {}
+        self.tape: dict[int, Recorded] = {}
         self._held: dict[int, Boundary] = {}
         self._found: dict[int, Found] = {}
         self._first: list[Found] = []
-        self._tapes_out: dict[int, _offload.Saved] = {}
+        self.tapes_out: dict[int, _offload.Saved] = {}
         self._held_out: dict[int, _offload.Moved] = {}
         self._current: Boundary | None = None
         self._at = 0
@@ -58,6 +58,7 @@ class Walk:
         self._outer: tuple[Tensor, ...] = ()
         self.cotangents: Cotangents = ()
         self.into_data = True
+        self.deferred: list[Any] = []
         self.on_action: Callable[[Action], None] | None = None
         self.recording: Callable[[int], AbstractContextManager[Any]] | None = None
         self.on_forward: Callable[[int, Boundary], None] | None = None
@@ -78,9 +79,7 @@ class Walk:
         if any(f.random for f in self.facts):
             self._random = RandomState(self.generators)
         self.x = data(x, differentiate=True)
-        self._outer = tuple(
-            {id(t): t for t, wanted in zip(self.x.flat, self.x.needs, strict=True) if wanted}.values()
-        )
+        self._outer = tuple({id(t): t for t, wanted in zip(self.x.flat, self.x.needs, strict=True) if wanted}.values())
         self._current = self.x
         try:
             with torch.enable_grad(), self.ambient.forward() if self.ambient.autocast else nullcontext():
@@ -136,7 +135,7 @@ class Walk:
         elif kind == "offload":
             pass  # its tensors moved while it was recorded
         elif kind == "fetch":
-            self._tapes_out[i].fetch()
+            self.tapes_out[i].fetch()
         elif kind == "offload_held":
             assert action.place is not None
             self._held_out[i] = _offload.Moved(self._held.pop(i), action.place)
@@ -202,7 +201,6 @@ class Walk:
         boundary = self._input(i)
         fresh = i in self._held or boundary is self.x
         given, leaves, flat = open_up(boundary, copies=facts.copies, fresh=fresh)
-        place = self._places.get(i)
         if facts.looked:
             with self._capture(i), self._around(i):
                 result = self._call(i, given)
@@ -216,7 +214,7 @@ class Walk:
             facts.edges = bool(roots) and all(not r.is_leaf and _holders(r) <= 3 for r in roots)
             facts.droppable = self._unread(i, leaves, flat)
             self._learn(i, roots, leaves)
-        self._tape[i] = Recorded([get_gradient_edge(r) for r in roots] if facts.edges else list(roots), leaves)
+        self.tape[i] = Recorded([get_gradient_edge(r) for r in roots] if facts.edges else list(roots), leaves)
         del given, flat, result, roots
         self._current = boundary = None  # type: ignore[assignment]
         if facts.droppable:
@@ -227,7 +225,7 @@ class Walk:
         """What surrounds the recording of block i: the plan moves what it saves out, or a profile looks at it."""
         place = self._places.get(i)
         if place is not None:
-            moved = self._tapes_out[i] = _offload.Saved(place)
+            moved = self.tapes_out[i] = _offload.Saved(place)
             return moved
         return nullcontext() if self.recording is None else self.recording(i)
 
@@ -274,7 +272,7 @@ class Walk:
         copies = {id(t): t for t in flat if isinstance(t, Tensor) and t.requires_grad}.values()
         if len(copies) != len(leaves):
             return ()
-        before = self._tape.get(i - 1)
+        before = self.tape.get(i - 1)
         found = []
         for k, (leaf, copy) in enumerate(zip(leaves, copies, strict=True)):
             if copy.layout is not torch.strided or _holders(copy) > 2 or _uses(copy) > 1:
@@ -290,7 +288,7 @@ class Walk:
         """Say where the walk starts: the differentiable losses and the seed cotangent of each."""
         facts = self.facts[self.loss_at]
         ends, self._ends = self._ends, ()
-        self._tape[self.loss_at] = Recorded(list(roots), ends)
+        self.tape[self.loss_at] = Recorded(list(roots), ends)
         if not facts.looked:
             facts.single = len(roots) == 1 and roots[0].numel() == 1
             self._learn(self.loss_at, roots, ends)
@@ -321,35 +319,87 @@ class Walk:
                 i = action.block
                 self._current = None
                 yield i
-                if i in self._tape:
-                    with self.ambient.reverse() if autocast else nullcontext():
+                if i in self.tape:
+                    with self.reversing():
                         self.product(i)
                 if self.on_cotangent is not None:
                     self.on_cotangent(i, self.cotangents)
         self._into_the_data()
 
-    def product(self, i: int) -> None:
-        """The vector-Jacobian product of block i: parameter gradients go in, the cotangent moves one boundary back."""
-        recorded = self._tape.pop(i)
+    def reversing(self) -> AbstractContextManager[Any]:
+        """What a product runs under: no autocast."""
+        return self.ambient.reverse() if self.ambient.autocast else nullcontext()
+
+    def product(self, i: int, *, tell: bool = False) -> list[tuple[Tensor, Tensor]]:
+        """The vector-Jacobian product of block i: parameter gradients go in, the cotangent moves one boundary back.
+
+        `tell`: return what it gave each parameter.
+        """
+        roots, d_out, leaves = self._open_product(i, keep=False)
         facts = self.facts[i]
-        roots, d_out = [], []
-        for root, d in zip(recorded.roots, self.cotangents, strict=True):
-            if d is not None:
-                roots.append(root)
-                d_out.append(d)
-        leaves = recorded.leaves
         if not roots and not any(id(p) in self._partial for p in facts.shared):
             self.cotangents = (None,) * len(leaves)
-            return
-        if not facts.capture and self.gradients.only is None:
+        elif facts.capture or tell or self.gradients.only is not None:
+            return self._captured(i, roots, d_out, leaves)
+        else:
             _vjp.accumulate(tuple(roots), tuple(d_out))
             self.cotangents = tuple(leaf.grad for leaf in leaves)
             for leaf in leaves:
                 leaf.grad = None
-            return
-        self._captured(i, roots, d_out, leaves)
+        return []
 
-    def _captured(self, i: int, roots: list[Any], d_out: list[Tensor], leaves: tuple[Tensor, ...]) -> None:
+    def product_to_repeat(self, i: int) -> tuple[tuple[_vjp.Root, ...], tuple[Tensor, ...]]:
+        """The whole product with the graph kept; returns the roots and their cotangents, to take it once more.
+
+        Nothing to take it from when the graph can be walked only once (a compiled block that reuses its memory).
+        """
+        roots, d_out, leaves = self._open_product(i, keep=False)
+        with self.reversing():
+            if not roots and not any(id(p) in self._partial for p in self.facts[i].shared):
+                self.cotangents = (None,) * len(leaves)
+                return (), ()
+            own = tuple(roots), tuple(d_out)
+            try:
+                self._captured(i, list(roots), list(d_out), leaves, keep=True)
+            except RuntimeError as error:
+                if not _only_once(error):
+                    raise
+                self._captured(i, roots, d_out, leaves)
+                return (), ()
+        return own
+
+    def product_of_input(self, i: int) -> tuple[tuple[_vjp.Root, ...], tuple[Tensor, ...]]:
+        """Only the input half of block i's product; returns the roots and their cotangents for the other half.
+
+        Nothing for the other half when the graph can be walked only once: then both are taken at once.
+        """
+        roots, d_out, leaves = self._open_product(i, keep=False)
+        with self.reversing():
+            if not (roots and leaves):
+                self.cotangents = (None,) * len(leaves)
+                return tuple(roots), tuple(d_out)
+            try:
+                self.cotangents = tuple(_vjp.capture(tuple(roots), tuple(d_out), leaves, keep=True))
+            except RuntimeError as error:
+                if not _only_once(error):
+                    raise
+                self._captured(i, roots, d_out, leaves)
+                return (), ()
+        return tuple(roots), tuple(d_out)
+
+    def _open_product(self, i: int, *, keep: bool) -> tuple[list[_vjp.Root], list[Tensor], tuple[Tensor, ...]]:
+        recorded = self.tape[i] if keep else self.tape.pop(i)
+        roots: list[_vjp.Root] = []
+        d_out: list[Tensor] = []
+        for root, d in zip(recorded.roots, self.cotangents, strict=True):
+            if d is not None:
+                roots.append(root)
+                d_out.append(d)
+        return roots, d_out, recorded.leaves
+
+    def _captured(
+        self, i: int, roots: list[_vjp.Root], d_out: list[Tensor], leaves: tuple[Tensor, ...], *, keep: bool = False
+    ) -> list[tuple[Tensor, Tensor]]:
         facts = self.facts[i]
         for parameter in facts.shared:
             part = self._partial.get(id(parameter))
@@ -364,7 +414,7 @@ class Walk:
                     next_step="use register_post_accumulate_grad_hook, or Sweep(engine='autograd')",
                 )
         parameters = facts.parameters
-        result = _vjp.capture(tuple(roots), tuple(d_out), leaves + parameters)
+        result = _vjp.capture(tuple(roots), tuple(d_out), leaves + parameters, keep=keep)
         self.cotangents = tuple(result[: len(leaves)])
         if not facts.shared and all(
             d is not None and d.stride() == leaf.stride() and d.dtype == leaf.dtype
@@ -373,14 +423,17 @@ class Walk:
             facts.capture = len(leaves) > 1 or bool(facts.droppable)
         taken = (*d_out, *self.cotangents)
         shared = {id(p) for p in facts.shared}
+        given: list[tuple[Tensor, Tensor]] = []
         for parameter, gradient in zip(parameters, result[len(leaves) :], strict=True):
             if gradient is None:
                 continue
+            given.append((parameter, gradient))
             if id(parameter) in shared and id(parameter) not in facts.last_use:
                 self._partial[id(parameter)] = gradient
                 continue
             self._partial.pop(id(parameter), None)
             self.gradients.add(parameter, gradient, taken)
+        return given
 
     def _into_the_data(self) -> None:
         """Data that itself requires a gradient gets it, through whatever graph stands above it."""
@@ -401,16 +454,22 @@ class Walk:
 
     def release(self) -> None:
         """Let go of every graph and tensor."""
-        self._tape.clear()
+        self.tape.clear()
         self._held.clear()
         self._found.clear()
         self._first.clear()
-        self._tapes_out.clear()
+        self.tapes_out.clear()
         self._held_out.clear()
+        self.deferred.clear()
         self._partial.clear()
         self._current = None
         self._ends = ()
         self.cotangents = ()
+
+
+def _only_once(error: RuntimeError) -> bool:
+    """Whether a graph refused to be kept: compiled backward passes write into what they saved ("donated buffers")."""
+    return "donated buffer" in str(error)
 
 
 def _holders(tensor: Tensor) -> int:

@@ -24,7 +24,7 @@ class Facts:
         copies: it writes into its input, so it is given a copy.
         random: it draws from torch's generators.
         buffers: the buffers that it changes, as (module, name).
-        no_grad: run without recording it gives the same bits (None: not tried, so it is run recording, savings dropped).
+        no_grad: run without recording it gives the same bits (None: not tried, so it is run recording, saving nothing).
         capture: cotangents are taken by capture, because accumulation would change their memory layout.
         droppable: which of its leaves nobody reads once the block has run, so that their memory can go.
         parameters: the parameters that its local graph reaches.
@@ -90,10 +90,10 @@ def _not_aliased(block: Block, boundary: Boundary, written: list[Tensor]) -> Non
         for other in boundary.tensors():
             if other is not one and _memory(other) == _memory(one):
                 raise SweepError(
-                    got="a block that writes into its input in place while another tensor of its state shares that memory",
+                    got="a block that writes in place into an input whose memory another tensor of its state shares",
                     wanted="no in-place write into a tensor that a skip connection carries on",
                     where=f"block {block.name}",
-                    next_step="use the out-of-place operation (nn.ReLU(inplace=False), x = x + y) or keep both uses in one block",
+                    next_step="use the out-of-place operation (nn.ReLU(), x = x + y) or keep both uses in one block",
                 )
 
 
@@ -102,7 +102,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def leaves_of(roots: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The leaves that the local graph of `roots` reaches, the block's own input leaves apart, in order of first sight."""
+    """The leaves that the local graph of `roots` reaches, its own input leaves apart, in order of first sight."""
     mine = {id(t) for t in own}
     found: dict[int, Tensor] = {}
     seen: set[Any] = set()

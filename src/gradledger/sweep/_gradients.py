@@ -49,6 +49,19 @@ class Gradients:
             p.grad = old
         self._older.clear()
 
+    def merge(self, parameters: Iterable[Tensor]) -> None:
+        """The same for a few parameters whose gradients are whole; there is no way back for them."""
+        wanted = {id(p) for p in parameters}
+        if not self._older or not wanted:
+            return
+        for p, old in self._older:
+            if id(p) in wanted:
+                if p.grad is not None:
+                    with torch.no_grad():
+                        old += p.grad
+                p.grad = old
+        self._older = [(p, old) for p, old in self._older if id(p) not in wanted]
+
     def undo(self) -> None:
         """Every `.grad` as it was before the step."""
         for p, old in self._older:

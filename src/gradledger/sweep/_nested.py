@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gradledger.core.errors import SweepError
+from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
@@ -42,6 +43,7 @@ class Nested:
     def forward(self, x: Any) -> None:
         """Run the chain up to the input of the loss."""
         self._random = RandomState(self._generators)
+        self._ambient = Ambient()
         try:
             with torch.enable_grad():
                 self._state = self._items(self._plan.items[:-1], x)
@@ -74,10 +76,11 @@ class Nested:
 
     def reverse(self, gradients: Gradients) -> Iterator[int]:
         """One plain backward; nothing to yield."""
-        inputs = gradients.only and [p for p in self.parameters() if id(p) in gradients.only]
-        if gradients.only is not None and not inputs:
-            return
-        torch.autograd.backward(self._roots, self._seeds, inputs=inputs)
+        only = gradients.only
+        inputs = None if only is None else [p for p in self.parameters() if id(p) in only]
+        if inputs is None or inputs:
+            with self._ambient.reverse() if self._ambient.autocast else nullcontext():
+                torch.autograd.backward(self._roots, self._seeds, inputs=inputs)
         yield from ()
 
     def abandon(self) -> None:

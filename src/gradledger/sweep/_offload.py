@@ -84,7 +84,9 @@ class Stored:
             self._path = None
 
     def _load(self) -> Tensor:
-        size = 1 + sum((n - 1) * s for n, s in zip(self._shape, self._stride, strict=True)) if self._shape.numel() else 0
+        size = (
+            1 + sum((n - 1) * s for n, s in zip(self._shape, self._stride, strict=True)) if self._shape.numel() else 0
+        )
         if self._path is not None:
             raw = torch.from_file(str(self._path), shared=False, size=size * self._dtype.itemsize, dtype=torch.uint8)
             flat = raw.view(self._dtype).clone()

@@ -1,4 +1,4 @@
-"""Measures a chain for a planner: seconds, bytes, what each graph saves, and which blocks give the same bits when run again.
+"""Measures a chain for a planner: seconds, bytes, what each graph saves, which blocks give the same bits run again.
 
 Every measurement is a walk as the executor does it, on the user's own blocks and one batch.  Afterwards parameters,
 `.grad`, buffers, plain attributes of the modules and the random states (torch, numpy, Python) are what they were; a
@@ -23,12 +23,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from gradledger.sweep._action import Action
 from gradledger.sweep._cost import BlockCost, Costs
 from gradledger.sweep._executor import Walk
-from gradledger.sweep._facts import Facts
+from gradledger.sweep._facts import Facts, settle_shared
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._memory import MemoryWatch, Span
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._state import Boundary, equal_bits, same_bits
+
+NO_TARGET: Any = object()
+"""In the place of a target where there is none yet (None is a target like any other)."""
 
 
 def keep_all_actions(n: int) -> tuple[Action, ...]:
@@ -68,9 +71,15 @@ class Profiler:
         return self._costs(*seen, *seconds)
 
     def check(self) -> None:
-        """Only look and check that blocks can be replayed."""
+        """Only look and check that blocks can be replayed; without a target the loss is left out."""
         with self._untouched():
-            for _ in range(2):
+            walk = self._walk(keep_all_actions(len(self._blocks)))
+            if self._y is NO_TARGET:
+                walk.forward(self._x)
+                settle_shared(self._facts)
+                walk.abandon()
+            else:
+                self._step(walk)
                 self._step(self._walk(keep_all_actions(len(self._blocks))))
             self.check_replay()
 
@@ -104,7 +113,7 @@ class Profiler:
     @contextmanager
     def _untouched(self) -> Iterator[None]:
         """Everything a run changes on the modules and in the random streams is put back."""
-        torch_random = RandomState(list({id(g): g for b in self._blocks for g in (*b.generators(), *self._generators)}.values()))
+        torch_random = RandomState(self._generators)
         python_random = random.getstate()
         numpy = sys.modules.get("numpy")
         numpy_random = numpy.random.get_state() if numpy is not None else None

@@ -41,7 +41,7 @@ class RandomState:
 
 
 def _devices() -> range:
-    return range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else range(0)
+    return range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
 
 
 Named = tuple[nn.Module, str]

@@ -1,8 +1,8 @@
-"""The short way for a chain that asks for nothing special: keep everything, one tensor between blocks, no state to guard.
+"""The short way for a chain that asks for nothing special: keep all, one tensor between blocks, no state to guard.
 
 What it does is what `Walk` does under `keep_all`; a step of four small layers takes a quarter less time this way, for
-nothing is asked that was answered before.  A chain that draws random numbers, changes buffers, shares parameters, writes
-into its input or takes cotangents of another layout goes the general way.
+nothing is asked that was answered before.  A chain that draws random numbers, changes buffers, shares parameters,
+writes into its input or takes cotangents of another layout goes the general way.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Straight:
             and (x.shape, x.dtype, x.device, x.stride()) == self._kind
             and not x.requires_grad
             and [m.training for m in self._modules] == self._training
-            and all([p.requires_grad for p in self._parameters])
+            and all(p.requires_grad for p in self._parameters)
             and torch.is_grad_enabled()
-            and not any([torch.is_autocast_enabled(d) for d in self._devices])
+            and not any(torch.is_autocast_enabled(d) for d in self._devices)
         )
 
     def backward(self, x: Tensor, y: Any) -> Tensor:
@@ -74,7 +74,7 @@ def _backward(
     gradients = Gradients(parameters)
     outs: list[_vjp.Root] = []
     leaves: list[Tensor] = []
-    state = x
+    state, running = x, True
     try:
         for call in calls:
             out = call(state)
@@ -85,20 +85,20 @@ def _backward(
             state.requires_grad_(True)
             leaves.append(state)
         loss: Tensor = blocks[-1].call(state, y)
+        running = False
         del out, state
         root: _vjp.Root = loss
-        d = torch.ones_like(loss)
-        for leaf in reversed(leaves):
+        d: Tensor | None = torch.ones_like(loss)
+        while d is not None:
             _vjp.accumulate((root,), (d,))
+            if not leaves:
+                break
+            leaf = leaves.pop()
             root, d = outs.pop(), leaf.grad
             leaf.grad = None
-            if d is None:
-                break
-        else:
-            _vjp.accumulate((root,), (d,))
     except Exception as error:
         gradients.undo()
-        if len(outs) < len(calls):
+        if running and len(outs) < len(calls):
             at = len(outs)
             error.add_note(f"gradledger sweep: in block {at} ({blocks[at].name}) of {len(blocks) - 1}")
         raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,85 +12,413 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from gradledger.core.errors import SweepError
+from gradledger.sweep import _optimize
 from gradledger.sweep._action import Action
-from gradledger.sweep._block import Blocks, blocks, one_block
+from gradledger.sweep._block import Blocks
+from gradledger.sweep._chain import Chain, Key
+from gradledger.sweep._cotangents import CotangentLedger, Cotangents
+from gradledger.sweep._events import ReverseWalk
 from gradledger.sweep._executor import Walk
-from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._memory import MemoryWatch
 from gradledger.sweep._nested import Nested
+from gradledger.sweep._plan import Keep, Plan, keeps
+from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
+from gradledger.sweep._profile import NO_TARGET, Profiler
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._straight import Straight, plain_enough
+from gradledger.sweep._verify import Verification, verify
 
 Engine = Literal["sweep", "autograd"]
-Key = tuple[Any, ...]
 
 
-class Chain:
-    """Blocks with their loss, and what is known of them for each kind of input."""
-
-    def __init__(self, model: Any, loss_fn: Callable[..., Any], generators: Sequence[torch.Generator]) -> None:
-        loss = one_block("loss", loss_fn)
-        self.blocks: Blocks = (*blocks(model), loss)
-        self.generators = tuple(generators)
-        self.modules = tuple({id(m): m for b in self.blocks for m in b.modules}.values())
-        self._facts: dict[Key, list[Facts]] = {}
-
-    def key(self, x: Any) -> Key:
-        """What a block's behaviour depends on: the input's kind, the modes, what is trained."""
-        kind = _kind(x) if isinstance(x, Tensor) else tuple(_kind(t) for t in pytree.tree_leaves(x))
-        trained = tuple(p.requires_grad for m in self.modules for p in m._parameters.values() if p is not None)
-        return (kind, tuple(m.training for m in self.modules), trained, _autocast())
-
-    def facts(self, key: Key) -> list[Facts]:
-        """What is known for inputs of this kind (filled in by the first step)."""
-        known = self._facts.get(key)
-        if known is None:
-            known = self._facts[key] = [Facts() for _ in self.blocks]
-        return known
-
-    def forget(self) -> None:
-        """Look again at the next step: a failed first step may have seen half."""
-        self._facts = {k: f for k, f in self._facts.items() if all(one.looked for one in f)}
+class PeakWarning(UserWarning):
+    """A step needed more memory than its plan had predicted."""
 
 
-def _kind(x: Any) -> Any:
-    if isinstance(x, Tensor):
-        return (x.shape, x.dtype, x.device, x.requires_grad, x.stride() if x.layout is torch.strided else None)
-    return type(x)
+class Sweep:
+    """An explicit reverse pass over a chain of blocks.
 
+    Args:
+        model: the chain, as `sweep.blocks` takes it: nn.Sequential, a list of modules and functions, ...
+        loss_fn: (state, y) -> loss: a scalar, or a (nested) mapping or TensorDict of losses, which are summed.
+        plan: None or "keep_all" (keep every local graph), what `sweep.plan` returned, a `Plan`, its text
+            ("0 1 (2 3) 4"), or a planner's name; a plan that recomputes is checked for replay at the first step.
+        budget: instead of a plan: bytes, "512MB", "25%", "min"; the plan is made at the first step of each kind of
+            input and again where the kind changes.
+        engine: "sweep", the explicit walk; "autograd", the same plan under one plain backward.
+        generators: random generators that blocks draw from and that no module carries as an attribute.
+        watch_cotangents: record norm, extremes, zeros and finiteness of every cotangent (read `cotangents`).
+        check_peak_every: measure the peak at every so many steps where there is a budget, and plan again when it is
+            over; 0: never.
 
-def _autocast() -> Any:
-    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return tuple(torch.get_autocast_dtype(k) for k in kinds if torch.is_autocast_enabled(k))
+    Everything a step leaves behind (`.grad`, what stays None, buffers, random state, the loss) has the bits of the
+    plain forward and `loss.backward()`.  A step that raises leaves all of it as it was.
+
+    Example:
+        >>> import torch
+        >>> from gradledger import sweep
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+        >>> s = sweep.Sweep(net, torch.nn.functional.mse_loss, plan="(0 1) 2 3")
+        >>> loss = s.backward(torch.ones(4, 2), torch.zeros(4, 1))
+        >>> net[0].weight.grad.shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss_fn: Callable[..., Any],
+        *,
+        plan: Planned | Plan | str | None = None,
+        budget: Budget = None,
+        engine: Engine = "sweep",
+        generators: Sequence[torch.Generator] = (),
+        watch_cotangents: bool = False,
+        check_peak_every: int = 500,
+    ) -> None:
+        if engine not in ("sweep", "autograd"):
+            raise _wrong(f"engine={engine!r}", "'sweep' or 'autograd'", "choose one; both give the same bits")
+        if plan is not None and budget is not None:
+            raise _wrong("a plan and a budget", "one of them", "sweep.plan(..., budget=...) makes a plan for a budget")
+        if watch_cotangents and engine == "autograd":
+            raise _wrong(
+                "watch_cotangents with engine='autograd'",
+                "the explicit walk, which alone sees the cotangents at the boundaries",
+                "use engine='sweep'",
+            )
+        self.chain = Chain(model, loss_fn, generators)
+        self.engine: Engine = engine
+        self.budget = budget
+        self.watch_cotangents = watch_cotangents
+        self._every = check_peak_every
+        self._given = read_plan(plan, len(self.chain.blocks))
+        if isinstance(self._given, Planned):
+            self._given.plan.validate(len(self.chain.blocks))
+            self.chain.adopt(self._given.key, self._given.facts)
+        elif isinstance(self._given, Plan):
+            self._given.validate(len(self.chain.blocks))
+        self._plans: dict[Key, Planned | Plan] = {}
+        self._actions: dict[Key, tuple[Action, ...]] = {}
+        self._straight: Straight | None = None
+        self._ledger: CotangentLedger | None = None
+        self._read: Cotangents | None = None
+        self._steps = 0
+
+    # what users call ----------------------------------------------------------------------------------------------
+
+    def backward(
+        self, x: Any, y: Any = None, *, gradient: Any = None, inputs: Any = None, create_graph: bool = False
+    ) -> Any:
+        """Forward, loss and reverse walk of one batch; fills `.grad` (adds to what is there).
+
+        Args:
+            x: the batch, what the first block takes; differentiated only where it requires a gradient itself.
+            y: the target, handed to the loss.
+            gradient: seed cotangents of the losses by their nested keys (weights); None: ones.
+            inputs: the leaves (a tensor or any nesting) that are to be given a gradient; None: all.
+            create_graph: must be False: the graph is cut at every boundary.
+
+        Returns:
+            what the loss function returned, detached.
+
+        Raises:
+            SweepError: see `roots_and_seeds`; whatever a block raises, with a note that names the block.
+        """
+        straight = self._straight
+        if straight is not None and gradient is None and inputs is None and not create_graph and straight.fits(x):
+            return straight.backward(x, y)
+        return self._backward(x, y, gradient, inputs, create_graph)
+
+    def forward(self, x: Any) -> Step:
+        """Only the forward pass; the caller computes losses on `.output` and calls `.backward(losses)`.
+
+        Raises:
+            SweepError: a budget is set and no batch was planned yet, since planning needs the target too.
+        """
+        walk, _ = self._walk(x, NO_TARGET)
+        try:
+            walk.forward(x)
+            return Step(walk, walk.output())
+        except BaseException:
+            self.chain.forget()
+            raise
+
+    def reverse(self, x: Any, y: Any = None, *, gradient: Any = None) -> ReverseWalk:
+        """The reverse walk as an iterator of events, the loss first, in the caller's hands.
+
+        Leaving it early (`break` and `close`, or an exception in a `with` block) puts everything back.
+
+        Example:
+            >>> import torch
+            >>> from gradledger import sweep
+            >>> s = sweep.Sweep([torch.nn.Linear(2, 2), torch.tanh], torch.nn.functional.mse_loss)
+            >>> [event.block for event in s.reverse(torch.ones(1, 2), torch.ones(1, 2))]
+            ['loss', '1:tanh', '0']
+        """
+        walk, _ = self._walk(x, y)
+        if not isinstance(walk, Walk):
+            raise _wrong("reverse with engine='autograd'", "the explicit walk", "use engine='sweep'")
+        try:
+            loss = self._begin(walk, x, y, gradient)
+        except BaseException:
+            self.chain.forget()
+            raise
+        return ReverseWalk(walk, Gradients(walk.parameters()), loss)
+
+    def step(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        norm_type: float = 2.0,
+        keep_grads: Budget = 0,
+        gradient: Any = None,
+    ) -> Any:
+        """Forward, reverse and optimizer step in one; each parameter is stepped, and its gradient freed, at once.
+
+        Args:
+            x, y, gradient: as for `backward`.
+            optimizer: any torch optimizer whose step looks at each parameter alone (all but LBFGS).
+            clip: largest total norm of all gradients, exact, as `clip_grad_norm_` does it; None: no clipping.
+            norm_type: of that norm.
+            keep_grads: bytes of gradients that may be held from the first walk to the second when clipping (a number
+                or a text such as "32MB"); more memory, less work.
+
+        Returns:
+            the loss, detached; no parameter of the chain holds a gradient afterwards.
+
+        Raises:
+            SweepError: the optimizer needs a closure; the engine is "autograd".
+        """
+        if self.engine != "sweep":
+            raise _wrong("step with engine='autograd'", "the explicit walk", "use engine='sweep', or backward and step")
+        if clip is not None and not clip >= 0:
+            raise _wrong(f"clip={clip!r}", "a norm of zero or more, or None", "give clip=10.0, or leave it out")
+        walk, plan = self._walk(x, y)
+        room = _bytes(keep_grads)
+        if any(depth for _, depth in keeps(plan.items)):
+            room = sys.maxsize  # graphs are recomputed under this plan, and must not pile up for a second walk
+        _optimize.check(optimizer)
+        try:
+            loss = self._begin(walk, x, y, gradient)
+            assert isinstance(walk, Walk)
+            _optimize.step(walk, optimizer, clip=clip, norm_type=norm_type, keep_bytes=room)
+        except BaseException:
+            self.chain.forget()
+            raise
+        self._steps += 1
+        return loss
+
+    def verify(self, x: Any, y: Any = None, *, steps: int = 1) -> Verification:
+        """Both ways on copies of the model: this sweep, and the plain forward and backward; compared bit for bit.
+
+        Args:
+            x, y: a batch.
+            steps: training steps (SGD) after each of which everything is compared.
+
+        Returns:
+            what was compared and the first name that differs, if any; true if none does.
+        """
+        return verify(self, x, y, steps=steps)
+
+    def on(self, blocks: Blocks) -> Sweep:
+        """The same sweep over other blocks (copies of these), the loss the last of them."""
+        other = Sweep(
+            blocks[:-1],
+            blocks[-1].call,
+            plan=self._given if not isinstance(self._given, Planned) else self._given.plan,
+            budget=self.budget,
+            engine=self.engine,
+            generators=self.chain.generators,
+            check_peak_every=0,
+        )
+        return other
+
+    @property
+    def cotangents(self) -> Cotangents | None:
+        """The cotangents of the last step, with the block in which the first non-finite value was born."""
+        if self._ledger is not None:
+            self._read, self._ledger = self._ledger.finish(), None
+        return self._read
+
+    def plan_for(self, x: Any) -> Planned | Plan | None:
+        """The plan that inputs like `x` are walked by; None before the first."""
+        return self._plans.get(self.chain.key(x))
+
+    # inside -------------------------------------------------------------------------------------------------------
+
+    def _backward(self, x: Any, y: Any, gradient: Any, inputs: Any, create_graph: bool) -> Any:
+        walk, plan = self._walk(x, y)
+        self._steps += 1
+        planned = self._plans.get(self.chain.key(x))
+        if self._every and self._steps % self._every == 0 and isinstance(planned, Planned) and planned.budget:
+            return self._measured(walk, planned, x, y, gradient, inputs)
+        return self._one(walk, plan, x, y, gradient, inputs, create_graph)
+
+    def _one(
+        self, walk: Walk | Nested, plan: Plan, x: Any, y: Any, gradient: Any, inputs: Any, create_graph: bool = False
+    ) -> Any:
+        chain = self.chain
+        try:
+            loss = self._begin(walk, x, y, gradient, create_graph)
+            reverse(walk, _ids(inputs))
+        except BaseException:
+            chain.forget()
+            raise
+        if isinstance(walk, Walk) and type(x) is Tensor and not x.requires_grad and not self.watch_cotangents:
+            if self._straight is None and all(isinstance(i, Keep) and not i.place for i in plan.items):
+                if plain_enough(walk.facts) and not walk.ambient.autocast:
+                    self._straight = Straight(chain.blocks, walk.facts, chain.modules, x)
+        return loss
+
+    def _begin(self, walk: Walk | Nested, x: Any, y: Any, gradient: Any, create_graph: bool = False) -> Any:
+        """Forward and loss; the walk stands at its start.  Returns the loss, detached."""
+        ledger = self._listen(walk, x) if self.watch_cotangents else None
+        walk.forward(x)
+        loss = walk.loss(y)
+        result = _detached(loss)
+        try:
+            roots, seeds = roots_and_seeds(loss, gradient, create_graph=create_graph)
+            if ledger is not None:
+                ledger.loss(result, seeds if gradient is not None else ())
+            walk.begin(roots, seeds)
+        except BaseException:
+            walk.abandon()
+            raise
+        return result  # the loss itself must go: it would hold the last boundary all the way back
+
+    def _listen(self, walk: Walk | Nested, x: Any) -> CotangentLedger:
+        assert isinstance(walk, Walk)
+        ledger = self._ledger = CotangentLedger()
+        names = [b.name for b in self.chain.blocks]
+        walk.on_cotangent = lambda i, cotangents: ledger.update(names[i], cotangents)
+        if self.watch_forward:
+            ledger.data(x)
+            walk.on_forward = lambda at, boundary: ledger.forward(names[at - 1], boundary.state())
+        return ledger
+
+    watch_forward = False
+    """Also record each block's output (finds in which block a loss that is NaN began)."""
+
+    def _walk(self, x: Any, y: Any) -> tuple[Walk | Nested, Plan]:
+        chain = self.chain
+        key = chain.key(x)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._new_plan(key, x, y)
+        facts = chain.facts(key)
+        plan = found.plan if isinstance(found, Planned) else found
+        if self.engine == "autograd":
+            return Nested(chain.blocks, facts, plan, chain.generators), plan
+        actions = self._actions.get(key)
+        if actions is None:
+            actions = self._actions[key] = plan.actions()
+        return Walk(chain.blocks, facts, actions, chain.generators), plan
+
+    def _new_plan(self, key: Key, x: Any, y: Any) -> Planned | Plan:
+        chain, given = self.chain, self._given
+        if isinstance(given, Planned) and given.key == key:
+            return given
+        if isinstance(given, Planned):
+            return make_plan(chain, x, y, budget=given.budget if given.budget is not None else "keep")
+        if self.budget is not None or (isinstance(given, str) and given not in ("keep_all", "recompute_all")):
+            if y is NO_TARGET:
+                raise SweepError(
+                    got="forward under a budget, before any batch was planned",
+                    wanted="a plan: making one needs the target and the loss too",
+                    where="Sweep.forward",
+                    next_step="call sweep.plan(model, example=(x, y), loss=..., budget=...) and give it as plan=",
+                )
+            planner = given if isinstance(given, str) else "optimal"
+            return make_plan(chain, x, y, budget=self.budget, planner=planner)
+        n = len(chain.blocks)
+        plan = given if isinstance(given, Plan) else Plan(tuple(Keep(i) for i in range(n)))
+        recomputes = given == "recompute_all" or any(depth for _, depth in keeps(plan.items))
+        if recomputes:
+            facts = chain.facts(key)
+            Profiler(chain.blocks, facts, chain.generators, x, y).check()
+            if given == "recompute_all":
+                from gradledger.sweep._plan import Segment
+
+                free = [not f.keep_reason for f in facts]
+                plan = Plan(tuple(Segment((Keep(i),)) if free[i] and i < n - 1 else Keep(i) for i in range(n)))
+            check_fits(plan, facts)
+        return plan
+
+    def _measured(self, walk: Walk | Nested, planned: Planned, x: Any, y: Any, gradient: Any, inputs: Any) -> Any:
+        """One step whose peak is compared with the prediction; when it is over the budget, a new plan is made."""
+        facts = self.chain.facts(self.chain.key(x))
+        device = Profiler(self.chain.blocks, facts, self.chain.generators, x, y).device
+        if isinstance(walk, Walk):
+            watch = MemoryWatch(device)
+            walk.on_action = lambda action: watch.mark(str(action))
+        else:
+            watch = MemoryWatch(device)
+        with watch:
+            loss = self._one(walk, planned.plan, x, y, gradient, inputs)
+        worst = max(watch.spans, key=lambda span: span.peak)
+        assert planned.budget is not None
+        if worst.peak > planned.budget:
+            name = worst.name if not worst.name[-1].isdigit() else f"{worst.name} ({self._name(worst.name)})"
+            warnings.warn(
+                PeakWarning(
+                    f"gradledger sweep: {worst.peak} bytes at `{name}`, over the budget of {planned.budget} "
+                    f"(predicted {planned.peak}); planning again with what was missing set aside"
+                ),
+                stacklevel=4,
+            )
+            key = self.chain.key(x)
+            over = worst.peak - planned.peak
+            tighter = max(1, planned.budget - max(0, over))
+            again = solve(planned.costs, key, facts, budget=tighter, planner="optimal")
+            self._plans[key] = Planned(
+                again.plan, again.costs, again.predicted, again.keep_peak, planned.budget, again.slack, key, facts
+            )
+            self._actions.pop(key, None)
+        return loss
+
+    def _name(self, action: str) -> str:
+        return self.chain.blocks[int(action.split()[1])].name
 
 
 class Step:
     """One forward pass whose reverse is still to come.
 
     Attributes:
-        output: the chain's output, detached; its tensors ask for gradients, so any losses may be computed on it.
+        output: what the chain returned; its tensors ask for gradients, so any losses may be computed on it.
     """
 
-    def __init__(self, walk: Walk, parameters: Callable[[], Iterable[Tensor]]) -> None:
-        self._walk, self._parameters = walk, parameters
-        self.output = walk.output()
+    def __init__(self, walk: Walk | Nested, output: Any) -> None:
+        self._walk: Walk | Nested | None = walk
+        self.output = output
 
     def backward(self, losses: Any, gradient: Any = None, *, inputs: Any = None, create_graph: bool = False) -> None:
-        """Walk back from `losses` (a sum over them, weighted by `gradient`); fills `.grad`.
+        """Walk back from `losses` (their sum, weighted by `gradient`); fills `.grad`.  Once.
 
         Args:
             losses: a tensor, nested mapping or TensorDict of tensors computed from `output`.
             gradient: the seed cotangents, by the same nested keys; None: ones, for single-element losses.
             inputs: the leaves to give a gradient, all others are left alone; None: all.
-            create_graph: refused.
+            create_graph: must be False.
 
         Raises:
-            SweepError: see `roots_and_seeds`.
+            SweepError: called a second time; else see `roots_and_seeds`.
         """
+        if self._walk is None:
+            raise SweepError(
+                got="a second backward of one forward pass",
+                wanted="one: the graphs are freed as the walk goes, as by a backward without retain_graph",
+                where="Step.backward",
+                next_step="add the losses up first, hand them in as one mapping, or run forward again",
+            )
         roots, seeds = roots_and_seeds(losses, gradient, create_graph=create_graph)
-        self._walk.begin(roots, seeds)
+        walk, self._walk = self._walk, None
+        walk.begin(roots, seeds)
         del roots, seeds
-        reverse(self._walk, _ids(inputs))
+        reverse(walk, _ids(inputs))
 
 
 def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
@@ -105,53 +435,6 @@ def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
     walk.release()
 
 
-class Sweep:
-    def __init__(
-        self,
-        model: Any,
-        loss_fn: Callable[[Any, Any], Any],
-        *,
-        plan: Any = None,
-        engine: Engine = "sweep",
-        generators: Sequence[torch.Generator] = (),
-    ) -> None:
-        self.chain = Chain(model, loss_fn, generators)
-        self.engine = engine
-        n = len(self.chain.blocks)
-        if plan is None:
-            self._actions: tuple[Action, ...] = (
-                *(Action("record", i) for i in range(n)),
-                *(Action("reverse", i) for i in reversed(range(n))),
-            )
-        else:
-            self._actions = plan.actions()
-        self._keeps_all=all(a.kind in ("record","reverse") for a in self._actions)
-        self._straight: Straight|None=None
-
-    def backward(self, x: Any, y: Any = None, *, gradient: Any = None, inputs: Any = None) -> Any:
-        chain = self.chain
-        if gradient is None and inputs is None and self._straight is not None and self._straight.fits(x):
-            return self._straight.backward(x, y)
-        walk = Walk(chain.blocks, chain.facts(chain.key(x)), self._actions, chain.generators)
-        try:
-            walk.forward(x)
-            loss = walk.loss(y)
-            result = _detached(loss)
-            try:
-                walk.begin(*roots_and_seeds(loss, gradient))
-            except BaseException:
-                walk.abandon()
-                raise
-            del loss  # it would hold the last boundary all the way back
-            reverse(walk, _ids(inputs))
-        except BaseException:
-            chain.forget()
-            raise
-        if self._keeps_all and plain_enough(walk.facts):
-            self._straight = Straight(chain.blocks, walk.facts, chain.modules, x)
-        return result
-
-
 def _ids(inputs: Any) -> set[int] | None:
     if inputs is None:
         return None
@@ -163,3 +446,18 @@ def _detached(loss: Any) -> Any:
     if isinstance(loss, Tensor):
         return loss.detach()
     return pytree.tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, loss)
+
+
+def _bytes(given: Budget) -> int:
+    from gradledger.sweep.plans.budget import parse_budget
+
+    if given is None or given == 0:
+        return 0
+    number = parse_budget(given, keep_peak=0)
+    if number is None:
+        raise _wrong(f"keep_grads={given!r}", "bytes or a text such as '32MB'", "give a number of bytes")
+    return number
+
+
+def _wrong(got: str, wanted: str, next_step: str) -> SweepError:
+    return SweepError(got=got, wanted=wanted, where="Sweep", next_step=next_step)

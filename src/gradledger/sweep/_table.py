@@ -152,6 +152,8 @@ class Table:
 
     def _choose(self, after: bool, s: int, t: int, m: int) -> Choice:
         chain = self.chain
+        if after and s not in self._apart:  # stands in the table as fresh, with so many slots more: ask what was solved
+            after, m = False, min(m + int(self._shift[s]), self.slots)
         state, rounded = (chain.after, self._after) if after else (chain.fresh, self._fresh)
         keep = Choice(None, m - int(rounded.tape[s]))
         record = np.inf
@@ -161,8 +163,7 @@ class Table:
         hold, width = int(rounded.rest[s]), min(t, int(chain.limit[s])) - s
         if width <= 0 or m < hold:
             return keep
-        left, shift = self._begins(after, s)
-        cand = self._values[t, s + 1 : s + 1 + width, m - hold] + left[:width, min(m + shift, self.slots)]
+        cand = self._values[t, s + 1 : s + 1 + width, m - hold] + self._begins(after, s)[0][:width, m]
         cand -= self._run_to[s]
         cand[np.rint((chain.forward_need(s, state)[:width] + chain.base[t]) / self.unit) > m] = np.inf
         best = int(np.argmin(cand))

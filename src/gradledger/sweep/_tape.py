@@ -1,8 +1,8 @@
-"""What the forward pass leaves for the reverse pass: per block its outputs and its input leaves, popped as they are used."""
+"""What the forward pass leaves for the reverse pass: of each block its outputs and its input leaves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -20,19 +20,3 @@ class Recorded:
 
     roots: list[Root]
     leaves: tuple[Tensor, ...]
-
-
-@dataclass(slots=True)
-class Tape:
-    """The local graphs that are alive, by block."""
-
-    recorded: dict[int, Recorded] = field(default_factory=dict)
-
-    def push(self, block: int, recorded: Recorded) -> None:
-        self.recorded[block] = recorded
-
-    def pop(self, block: int) -> Recorded:
-        return self.recorded.pop(block)
-
-    def peek(self, block: int) -> Recorded | None:
-        return self.recorded.get(block)

@@ -19,7 +19,7 @@ _run: Any = torch.autograd.Variable._execution_engine.run_backward
 
 
 def accumulate(roots: tuple[Root, ...], d_out: tuple[Tensor, ...], *, keep: bool = False) -> None:
-    """Add the products of `d_out` with the Jacobians of `roots` into `.grad` of every leaf; hooks of the leaves fire."""
+    """Add the products of `d_out` with the Jacobians of `roots` into `.grad` of every leaf; the leaves' hooks fire."""
     _run(roots, d_out, keep, False, (), True, True)
 
 
@@ -40,8 +40,8 @@ def capture(
 def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None]) -> None:
     """Do to `parameter.grad` what the engine's accumulation would have done with `gradient`.
 
-    `taken` are tensors that stay in use (cotangents): a gradient that is one of them, or shares memory with anything, is
-    copied first.  Hooks that run after accumulation fire; hooks on the tensor itself have fired when it was captured.
+    `taken` are tensors that stay in use (cotangents): a gradient that is one of them, or shares memory with anything,
+    is copied first.  Hooks that run after accumulation fire; hooks on the tensor itself fired when it was captured.
     """
     owned = gradient.layout is torch.strided and _alone(gradient, taken)
     if parameter.grad is None:

@@ -1,0 +1,72 @@
+"""Blocks with their loss, and what is known of them for each kind of input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from gradledger.sweep._block import Blocks, blocks, one_block
+from gradledger.sweep._facts import Facts
+
+Key = tuple[Any, ...]
+
+
+class Chain:
+    """A chain, its loss as the last block.
+
+    Args:
+        model: as `sweep.blocks` takes it.
+        loss_fn: (state, target) -> loss.
+        generators: random generators that blocks draw from and that no module carries as an attribute.
+
+    Attributes:
+        generators: those, and the ones that modules carry.
+    """
+
+    def __init__(self, model: Any, loss_fn: Callable[..., Any], generators: Sequence[torch.Generator] = ()) -> None:
+        self.blocks: Blocks = (*blocks(model), one_block("loss", loss_fn))
+        carried = [g for b in self.blocks for g in b.generators()]
+        self.generators = tuple({id(g): g for g in (*carried, *generators)}.values())
+        self.modules = tuple({id(m): m for b in self.blocks for m in b.modules}.values())
+        self._facts: dict[Key, list[Facts]] = {}
+
+    @classmethod
+    def of(cls, blocks: Blocks, generators: Sequence[torch.Generator] = ()) -> Chain:
+        """A chain from blocks that are read already, the loss the last of them."""
+        return cls(blocks[:-1], blocks[-1].call, generators)
+
+    def key(self, x: Any) -> Key:
+        """What a block's behaviour depends on: the input's kind, the modes, what is trained, autocast."""
+        kind = _kind(x) if isinstance(x, Tensor) else tuple(_kind(t) for t in pytree.tree_leaves(x))
+        trained = tuple(p.requires_grad for m in self.modules for p in m._parameters.values() if p is not None)
+        return (kind, tuple(m.training for m in self.modules), trained, _autocast())
+
+    def facts(self, key: Key) -> list[Facts]:
+        """What is known for inputs of this kind (filled in by the first step)."""
+        known = self._facts.get(key)
+        if known is None:
+            known = self._facts[key] = [Facts() for _ in self.blocks]
+        return known
+
+    def adopt(self, key: Key, facts: list[Facts]) -> None:
+        """Take over what a profile of the same blocks found."""
+        self._facts[key] = facts
+
+    def forget(self) -> None:
+        """Look again at the next step where a step that failed may have seen half."""
+        self._facts = {k: f for k, f in self._facts.items() if all(one.looked for one in f)}
+
+
+def _kind(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return (x.shape, x.dtype, x.device, x.requires_grad, x.stride() if x.layout is torch.strided else None)
+    return type(x)
+
+
+def _autocast() -> Any:
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return tuple(torch.get_autocast_dtype(k) for k in kinds if torch.is_autocast_enabled(k))

@@ -1,0 +1,160 @@
+"""From a model, a batch and a budget to a plan: profile, check that blocks can be replayed, solve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradledger.core.errors import SweepError
+from gradledger.sweep._chain import Chain, Key
+from gradledger.sweep._cost import Costs
+from gradledger.sweep._describe import describe, picture
+from gradledger.sweep._facts import Facts
+from gradledger.sweep._plan import Keep, Plan, keeps
+from gradledger.sweep._planners import find
+from gradledger.sweep._profile import Profiler
+from gradledger.sweep._simulate import Simulation, simulate
+
+Budget = int | str | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what it was made from.
+
+    Attributes:
+        plan: which blocks are kept, recomputed, moved out.
+        costs: what the chain was measured to cost.
+        predicted: the schedule played through: peak bytes, seconds, level at every action.
+        keep_peak: bytes that keeping everything needs.
+        budget: bytes that were asked for; None where none was.
+        slack: bytes of the budget set aside for copies of random states and buffers.
+    """
+
+    plan: Plan
+    costs: Costs
+    predicted: Simulation
+    keep_peak: int
+    budget: int | None
+    slack: int
+    key: Key = field(repr=False, default=())
+    facts: list[Facts] = field(repr=False, default_factory=list)
+
+    @property
+    def peak(self) -> int:
+        """Predicted peak in bytes, the slack included."""
+        return self.predicted.peak + self.slack
+
+    def picture(self, width: int = 78) -> str:
+        """Memory over the schedule, drawn in text."""
+        return picture(self.predicted, width, budget=self.budget)
+
+    def __str__(self) -> str:
+        return describe(self.plan, self.costs)
+
+
+def plan(
+    model: Any,
+    *,
+    example: tuple[Any, Any],
+    loss: Callable[..., Any],
+    budget: Budget = "keep",
+    planner: str = "optimal",
+    generators: Sequence[torch.Generator] = (),
+    repeats: int = 3,
+    **options: Any,
+) -> Planned:
+    """Measure a chain on one batch and plan its reverse pass.
+
+    Args:
+        model: as `sweep.blocks` takes it.
+        example: (x, y), a batch like those to come.
+        loss: (state, y) -> loss.
+        budget: bytes above what is allocated when the step begins, as a number, "512MB", "25%" (of what keeping
+            everything needs), "min" or "keep".
+        planner: which planner decides under the budget, by name.
+        generators: random generators that blocks draw from and no module carries.
+        repeats: how often each time is taken.
+        options: handed to the planner (`k` of every_k, `snapshots` of revolve, `bandwidth` of offload).
+
+    Returns:
+        the plan; `print` shows it block by block with predicted peak and time.
+
+    Raises:
+        SweepError: the chain cannot be swept; BudgetError: no plan keeps the budget, with the smallest feasible number.
+    """
+    chain = Chain(model, loss, generators)
+    return make_plan(chain, *example, budget=budget, planner=planner, repeats=repeats, **options)
+
+
+def make_plan(
+    chain: Chain, x: Any, y: Any, *, budget: Budget, planner: str = "optimal", repeats: int = 3, **options: Any
+) -> Planned:
+    """`plan`, for a chain that is there."""
+    key = chain.key(x)
+    facts = chain.facts(key)
+    costs = Profiler(chain.blocks, facts, chain.generators, x, y, repeats).measure()
+    return solve(costs, key, facts, budget=budget, planner=planner, **options)
+
+
+def solve(costs: Costs, key: Key, facts: list[Facts], *, budget: Budget, planner: str, **options: Any) -> Planned:
+    """The plan for measured costs."""
+    from gradledger.sweep.plans.budget import parse_budget
+
+    kept = simulate(Plan(tuple(Keep(i) for i in range(len(costs)))), costs).peak
+    slack = _slack(facts)
+    asked = None if budget is None else parse_budget(budget, keep_peak=kept)
+    if planner in ("keep_all", "recompute_all", "every_k", "revolve"):
+        if asked is not None:
+            made = find("budget").plan(costs, budget=asked, reserve=slack, planner=planner, **options)
+        else:
+            made = find(planner).plan(costs, **options)
+    elif budget is None or budget == "keep":
+        made = find("keep_all").plan(costs)
+    else:
+        made = find("budget").plan(
+            costs, budget=asked if asked is not None else budget, reserve=slack, planner=planner, **options
+        )
+    recomputes = any(depth for _, depth in keeps(made.items))
+    return Planned(made, costs, simulate(made, costs), kept, asked, slack if recomputes else 0, key, facts)
+
+
+def _slack(facts: Sequence[Facts]) -> int:
+    """Copies of random states and buffers that replay needs, and a little for scalars."""
+    state = torch.get_rng_state().numel()
+    total = 4096 + 64 * len(facts)
+    for one in facts:
+        if one.random:
+            total += 2 * state * (1 + len(one.generators))
+        for module, name in one.buffers:
+            buffer = module._buffers.get(name)
+            if buffer is not None:
+                total += 2 * buffer.numel() * buffer.element_size()
+    return total
+
+
+def read_plan(given: Any, n: int) -> Plan | str | Planned | None:
+    """What a user hands in as a plan: None, a Plan, a Planned, the text of one, or a planner's name."""
+    if given is None or isinstance(given, Plan | Planned):
+        return given
+    if isinstance(given, str) and re.fullmatch(r"[a-z_]+", given):
+        find(given)
+        return given
+    if isinstance(given, str):
+        return Plan.parse(given)
+    raise SweepError(
+        got=f"plan of type {type(given).__name__}",
+        wanted="None, a Plan, what sweep.plan returned, the text of a plan, or the name of a planner",
+        where="Sweep",
+        next_step='leave it out to keep everything, or plan=sweep.plan(blocks, example=(x, y), loss=..., budget="25%")',
+    )
+
+
+def check_fits(chosen: Plan, facts: Sequence[Facts]) -> None:
+    """Raise PlanError where the plan is of another chain, or recomputes a block that cannot be replayed."""
+    forced = {i: f.keep_reason for i, f in enumerate(facts) if f.keep_reason}
+    chosen.validate(len(facts), forced=forced)
