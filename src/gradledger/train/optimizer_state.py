@@ -95,10 +95,11 @@ def restore(
                 where="train.optimizer_state.restore",
                 next_step="resume with the model of the run that was saved",
             )
-        # Counters such as Adam's `step` live on the CPU unless the optimizer is fused or capturable; as torch loads
-        # them.
-        device = parameter.device if tensor.dim() > 0 or _step_on_device(optimizer) else tensor.device
-        state.setdefault(name, {})[entry] = tensor.clone().to(device)
+        if tensor.dim() > 0:  # in the parameter's own memory format, as the optimizer would have made it
+            mine = torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+        else:  # counters such as Adam's `step` stay on the CPU unless the optimizer is fused or capturable
+            mine = tensor.clone().to(parameter.device if _step_on_device(optimizer) else tensor.device)
+        state.setdefault(name, {})[entry] = mine
     for group, saved in zip(optimizer.param_groups, facts["groups"], strict=True):
         for option, value in saved["options"].items():
             group[option] = _option(value, group.get(option))
