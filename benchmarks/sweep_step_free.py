@@ -16,7 +16,7 @@ from typing import Any
 
 import sweep_models as models
 import torch
-from _alternate import Goals, alternate, arguments, finish, mb, ratio, table
+from _alternate import Goals, alternate, arguments, finish, ratio, table
 from sweep_models import Problem
 from sweep_peers import NotInstalled
 
@@ -123,17 +123,17 @@ def main() -> None:
     peaks = {name: peak_of(loop.update).bytes for name, loop in loops.items()}
     turns = alternate({name: loop.update for name, loop in loops.items()}, rounds=given.rounds, warm=1)
     rows = [
-        (name, mb(peaks[name]), ratio(turns, name, "plain"), ratio(turns, name, ways[name][1]), same[name])
+        (name, f"{peaks[name] / 2**20:.1f}", ratio(turns, name, "plain"), ratio(turns, name, ways[name][1]), same[name])
         for name in loops
     ]
-    table(rows, ("way", "peak MB", "time of plain", "of its plain", "equal after 3 steps"), left={4})
+    table(rows, ("way", "peak MiB", "time of plain", "of its plain", "equal after 3 steps"), left={4})
     for name, most_mb, most in (
         ("Sweep.step", 20, 1.09),
         ("Sweep.step, clip", 24, 1.27),
         ('Sweep.step, clip, keep_grads="32MB"', 48, 1.14),
     ):
         if name in loops:
-            goals.at_most(f"{name}, peak", peaks[name] / 1e6, most_mb, unit=" MB")
+            goals.at_most(f"{name}, peak", round(peaks[name] / 2**20, 1), most_mb, unit=" MiB")
             goals.at_most(f"{name}, time", ratio(turns, name, ways[name][1]).median, most)
             goals.holds(f"{name}, parameters and state_dict of the plain loop", same[name] == "yes", same[name])
     finish(goals, given)
