@@ -45,6 +45,10 @@ class Chain:
         trained = tuple(p.requires_grad for m in self.modules for p in m._parameters.values() if p is not None)
         return (kind, tuple(m.training for m in self.modules), trained, _autocast())
 
+    def parameters(self) -> list[Tensor]:
+        """Every parameter of the chain and its loss, each once, in forward order."""
+        return list({id(p): p for b in self.blocks for p in b.parameters()}.values())
+
     def facts(self, key: Key) -> list[Facts]:
         """What is known for inputs of this kind (filled in by the first step)."""
         known = self._facts.get(key)
