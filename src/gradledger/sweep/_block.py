@@ -86,6 +86,12 @@ def blocks(model: Any) -> Blocks:
     return tuple(_block(name, call) for name, call in named)
 
 
+def place_of(blocks: Blocks, i: int) -> str:
+    """Block i of a chain whose last block is the loss, as errors name it."""
+    last = len(blocks) - 1
+    return "the loss" if i == last else f"block {i} ({blocks[i].name}) of {last}"
+
+
 def one_block(name: str, call: Any) -> Block:
     """A single callable as a block (the loss is one)."""
     return _block(name, call)

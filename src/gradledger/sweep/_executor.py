@@ -14,11 +14,11 @@ from gradledger.core.errors import SweepError
 from gradledger.sweep import _offload, _vjp
 from gradledger.sweep._action import Action
 from gradledger.sweep._ambient import Ambient
-from gradledger.sweep._block import Blocks
+from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts, Watched, leaves_of, settle_shared
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._replay import Found, RandomState
-from gradledger.sweep._state import Boundary, cut, data, look_at, open_up
+from gradledger.sweep._state import Boundary, cut, data, look_at, open_up, what
 from gradledger.sweep._tape import Recorded
 
 Cotangents = tuple[Tensor | None, ...]
@@ -174,7 +174,7 @@ class Walk:
         except SweepError:
             raise
         except Exception as error:
-            error.add_note(f"gradledger sweep: in block {i} ({self.blocks[i].name}) of {len(self.blocks)}")
+            error.add_note(f"gradledger sweep: in {place_of(self.blocks, i)}, given {what(given[0])}")
             raise
 
     def _run(self, i: int) -> None:

@@ -17,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 
 from gradledger.core.errors import SweepError
 from gradledger.sweep._ambient import Ambient
-from gradledger.sweep._block import Blocks
+from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._plan import Item, Keep, Plan, keeps
 from gradledger.sweep._replay import Found, RandomState
-from gradledger.sweep._state import clone_all
+from gradledger.sweep._state import clone_all, what
 
 
 class Nested:
@@ -147,7 +147,7 @@ class Nested:
             raise
         except Exception as error:
             if "_StopRecomputation" not in type(error).__name__:
-                error.add_note(f"gradledger sweep: in block {i} ({self.blocks[i].name}) of {len(self.blocks) - 1}")
+                error.add_note(f"gradledger sweep: in {place_of(self.blocks, i)}, given {what(given[0])}")
             raise
 
 

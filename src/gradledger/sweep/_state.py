@@ -164,6 +164,15 @@ def describe(x: Tensor) -> str:
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}"
 
 
+def what(state: Any) -> str:
+    """A state as errors name it: its tensors, up to four."""
+    tensors = [t for t in pytree.tree_leaves(state) if isinstance(t, Tensor)]
+    if isinstance(state, Tensor):
+        return describe(state)
+    more = ", ..." if len(tensors) > 4 else ""
+    return f"{type(state).__name__} of {', '.join(map(describe, tensors[:4])) or 'no tensors'}{more}"
+
+
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

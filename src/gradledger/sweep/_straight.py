@@ -16,9 +16,10 @@ from torch.autograd.graph import get_gradient_edge
 
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _vjp
-from gradledger.sweep._block import Blocks
+from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._state import what
 
 
 def plain_enough(facts: Sequence[Facts]) -> bool:
@@ -98,9 +99,9 @@ def _backward(
             leaf.grad = None
     except Exception as error:
         gradients.undo()
-        if running and len(outs) < len(calls):
-            at = len(outs)
-            error.add_note(f"gradledger sweep: in block {at} ({blocks[at].name}) of {len(blocks) - 1}")
+        at = len(outs)
+        if running:
+            error.add_note(f"gradledger sweep: in {place_of(blocks, at)}, given {what(state)}")
         raise
     except BaseException:
         gradients.undo()

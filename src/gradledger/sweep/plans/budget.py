@@ -16,7 +16,7 @@ from gradledger.sweep._plan import Plan
 from gradledger.sweep._planners import BudgetError, Planner, find, infeasible
 from gradledger.sweep._simulate import simulate
 from gradledger.sweep.plans.keep_all import plan as keep_all
-from gradledger.sweep.plans.optimal import least_peak
+from gradledger.sweep.plans.optimal import least_plan
 
 _TEXT = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(%|[a-zA-Z]*)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -118,7 +118,7 @@ def plan(
                 raise
             raise infeasible(number, error.smallest + reserve, name=planner) from None
     if planner == "optimal":
-        return below.plan(costs, budget=least_peak(costs, **options), **options)
+        return least_plan(costs, **options)
     try:
         return below.plan(costs, budget=1, **options)
     except BudgetError as error:  # it says what the smallest is

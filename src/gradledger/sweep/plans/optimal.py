@@ -75,6 +75,7 @@ def plan(costs: Costs, *, budget: int | None = None, slots: int = SLOTS) -> Plan
         found = further
     if found is not None:
         return found.plan
+    del table  # one at a time
     peak, least = _least(costs, chain, slots)
     if peak <= budget:
         return least
@@ -86,16 +87,21 @@ def least_peak(costs: Costs, *, slots: int = SLOTS) -> int:
     return _least(costs, nominal(costs), _affordable(slots, len(costs)))[0]
 
 
+def least_plan(costs: Costs, *, slots: int = SLOTS) -> Plan:
+    """The fastest plan known within `least_peak` bytes."""
+    return _least(costs, nominal(costs), _affordable(slots, len(costs)))[1]
+
+
 def ladder(costs: Costs, *, rungs: int, slots: int = SLOTS) -> list[Plan]:
     """Plans from the least memory to keeping every tape, evenly spaced in nominal bytes; at most `rungs` + 2."""
     n, chain = len(costs), nominal(costs)
     slots = _affordable(slots, n)
+    least = _least(costs, chain, slots)[1]
     table = Table(chain, top=chain.keep_all(), slots=slots)
     feasible = np.flatnonzero(np.isfinite(table.seconds()))
     chosen = (
         {int(feasible[at]) for at in np.linspace(0, len(feasible) - 1, rungs).astype(int)} if len(feasible) else set()
     )
-    least = _least(costs, chain, slots)[1]
     return [least, *(table.plan(m) for m in sorted(chosen)), Plan(tuple(Keep(i) for i in range(n)))]
 
 
@@ -149,8 +155,9 @@ def _least(costs: Costs, chain: Nominal, slots: int) -> tuple[int, Plan]:
     if len(feasible):
         made += [table.plan(int(m)) for m in np.unique(feasible[np.linspace(0, len(feasible) - 1, _LOW).astype(int)])]
     ranked = [(played.peak, played.seconds, at) for at, played in enumerate(play(p.actions(), costs) for p in made)]
-    peak, _, at = min(ranked)
-    return peak, made[at]
+    peak, seconds, at = min(ranked)
+    found = _fastest(table, costs, peak)
+    return peak, found.plan if found is not None and found.simulated.seconds < seconds else made[at]
 
 
 PLANNER = Planner(name="optimal", summary="the fastest plan in a byte budget, by dynamic programme", plan=plan)
