@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from gradledger import sweep
 from gradledger.core.errors import GradledgerError, SweepError
 from gradledger.sweep._state import equal_bits
-from torch import Tensor, nn
 
 PLANS = [None, "recompute_all", "0 (1 2) 3 4", "((0 1) 2) 3 4"]
 
@@ -77,7 +78,8 @@ def _fails_cleanly(
         with pytest.raises(error, match=match) as caught:
             act(x)
         assert all(map(_same, before, _state(net, x))), "something was left behind"
-        assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        assert torch.is_grad_enabled()
+        assert not torch.is_autocast_enabled("cpu")
     return caught.value
 
 
@@ -129,7 +131,9 @@ def test_an_exception_inside_a_block(plan: Any, engine: Any, error: type[BaseExc
     torch.manual_seed(3)
     loss_fn(nn.Sequential(*net)(x), y).backward()
     for p, g in zip(nn.ModuleList(net).parameters(), got, strict=True):
-        assert p.grad is not None and g is not None and equal_bits(p.grad, g)
+        assert p.grad is not None
+        assert g is not None
+        assert equal_bits(p.grad, g)
 
 
 def test_leaving_a_walk_early_puts_everything_back() -> None:
@@ -259,7 +263,7 @@ def test_a_block_that_cannot_be_replayed_is_kept_by_name_and_reason() -> None:
     assert "'calls' of _Noise" in planned.costs.forced[1]
     assert "'calls' of _Noise" in str(planned)
     assert net[1].calls == 0, "planning leaves no trace"
-    with pytest.raises(sweep.PlanError, match="cannot be replayed.*calls"):
+    with pytest.raises(sweep.PlanError, match=r"cannot be replayed.*calls"):
         sweep.Sweep(net, nn.functional.mse_loss, plan="0 (1) 2 3").backward(x, y)
 
 

@@ -6,13 +6,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import problems as P
 import pytest
 import torch
+from torch import Tensor, nn
+
+import problems as P
 from gradledger import sweep
 from gradledger.core.errors import SweepError
 from gradledger.sweep._state import equal_bits
-from torch import Tensor, nn
 
 STEPS = 3
 # Parameters that the whole chain shares between blocks, buffers, dropout, compiled blocks, states of several tensors.

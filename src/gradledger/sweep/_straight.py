@@ -75,6 +75,8 @@ def _backward(
     gradients = Gradients(parameters)
     outs: list[_vjp.Root] = []
     leaves: list[Tensor] = []
+    out: Any
+    state: Any
     state, running = x, True
     try:
         for call in calls:
@@ -86,8 +88,7 @@ def _backward(
             state.requires_grad_(True)
             leaves.append(state)
         loss: Tensor = blocks[-1].call(state, y)
-        running = False
-        del out, state
+        running, out, state = False, None, None  # held here, the last boundary would stay all the way back
         root: _vjp.Root = loss
         d: Tensor | None = torch.ones_like(loss)
         while d is not None:
