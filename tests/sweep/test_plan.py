@@ -52,8 +52,8 @@ def test_text_and_tree() -> None:
         (  # in a segment likewise: what is recorded there is moved out until its reverse
             "(0@host 1 2) 3",
             (
-                "hold 0; run 0..2; record 3; reverse 3; record 0; drop 0; offload 0 host; record 1..2; reverse 2; fetch 0; "
-                "reverse 1..0"
+                "hold 0; run 0..2; record 3; reverse 3; record 0; drop 0; offload 0 host; record 1..2; "
+                "reverse 2; fetch 0; reverse 1..0"
             ),
         ),
     ],
