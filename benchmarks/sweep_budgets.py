@@ -33,18 +33,33 @@ class Run:
     budget: int
     predicted: int
     measured: int
-    verdict: Verdict
+    verdict: Verdict | str
     entry: Entry | None
 
     @property
+    def name(self) -> str:
+        """The budget, as the tables have it."""
+        return f"{100 * self.share:.1f}%"
+
+    @property
+    def ran(self) -> bool:
+        """The budget was not refused."""
+        return self.measured > 0
+
+    @property
     def kept(self) -> bool:
-        """The allocator's peak stayed within the budget."""
-        return self.measured <= self.budget
+        """A plan was made and the allocator's peak stayed within the budget."""
+        return 0 < self.measured <= self.budget
+
+    @property
+    def exact(self) -> bool:
+        """Everything the step left behind has the bits of the plain one."""
+        return isinstance(self.verdict, Verdict) and self.verdict.exact
 
     @property
     def off(self) -> float:
         """How far the prediction lies from the measured peak, as a share of the latter; above 0: predicted more."""
-        return self.predicted / self.measured - 1
+        return self.predicted / self.measured - 1 if self.ran else 0.0
 
 
 def planned(problem: Problem) -> tuple[Any, Callable[[Any], Any]]:
@@ -62,15 +77,19 @@ def planned(problem: Problem) -> tuple[Any, Callable[[Any], Any]]:
 
 def runs(make: Callable[[], Problem], steps: int) -> Iterator[Run]:
     """Budgets from min to everything on one chain."""
-    from gradledger.sweep import Sweep
+    from gradledger.sweep import BudgetError, Sweep
 
     problem = make()
     smallest, again = planned(problem)
     everything = smallest.keep_peak
     reference = Entry.of(plain, make)
     for k in range(steps + 1):
-        budget = smallest.peak + (everything - smallest.peak) * k // steps
-        plan = smallest if k == 0 else again(budget)
+        budget = smallest.peak + max(0, everything - smallest.peak) * k // steps
+        try:
+            plan = smallest if k == 0 else again(budget)
+        except BudgetError as error:
+            yield Run(budget / everything, budget, 0, 0, f"refused, wants {error.smallest}", None)
+            continue
         driver = Sweep(problem.blocks, problem.loss_fn, plan=plan)
         entry = Entry(problem, functools.partial(driver.backward, problem.x, problem.y))
         measured = entry.peak()
@@ -94,21 +113,21 @@ def main() -> None:
         started = time.perf_counter()
         done = list(runs(make, steps))
         made = time.perf_counter() - started
-        entries = {"plain": Entry.of(plain, make)} | {f"{run.share:.3f}": run.entry for run in done if run.entry}
+        entries = {"plain": Entry.of(plain, make)} | {run.name: run.entry for run in done if run.entry}
         whole = entries["plain"].peak()
         turns = alternate(entries, rounds=given.rounds, warm=1)
         print(f"\n{name}: plain step {mb(whole)} MB, {1e3 * turns['plain'].median:.0f} ms; {made:.0f} s for all plans")
         table(
             [
                 (
-                    f"{100 * run.share:.1f}%",
+                    run.name,
                     mb(run.budget),
                     mb(run.predicted),
                     mb(run.measured),
-                    "yes" if run.kept else "OVER",
+                    "yes" if run.kept else "OVER" if run.ran else "no",
                     f"{100 * run.off:+.2f}%",
                     f"{run.measured / whole:.3f}x",
-                    ratio(turns, f"{run.share:.3f}", "plain"),
+                    ratio(turns, run.name, "plain") if run.entry else "-",
                     run.verdict,
                 )
                 for run in done
@@ -133,24 +152,26 @@ def main() -> None:
                 mb(done[-1].measured),
                 f"{low.share:.3f}x",
                 sum(run.kept for run in done),
-                sum(not run.kept for run in done),
+                sum(run.ran and not run.kept for run in done),
                 f"{100 * worst.off:+.2f}%",
-                sum(run.verdict.exact for run in done),
+                sum(run.exact for run in done),
             )
         )
         print(f"\r{rng_seed + 1}/{chains} random chains", end="", flush=True)
     print()
     table(rows, ("chain", "blocks", "MB", "smallest", "kept", "over", "worst off", "exact"))
-    over = [(name, run) for name, run in everything if not run.kept]
+    refused = [(name, run) for name, run in everything if not run.ran]
+    over = [(name, run) for name, run in everything if run.ran and not run.kept]
     far = [(name, run) for name, run in everything if abs(run.off) > 0.02]
-    wrong = [(name, run) for name, run in everything if not run.verdict.exact]
-    for what, which in (("over", over), ("off by more than 2 %", far), ("not exact", wrong)):
+    wrong = [(name, run) for name, run in everything if not run.exact and run.ran]
+    for what, which in (("refused", refused), ("over", over), ("off by more than 2 %", far), ("not exact", wrong)):
         for name, run in which[:10]:
             print(
                 f"  {what}: {name} at {mb(run.budget)} MB: predicted {mb(run.predicted)}, measured {mb(run.measured)}, "
                 f"gradient error {run.verdict}"
             )
     count = len(everything)
+    goals.holds("every budget from the smallest up has a plan", not refused, f"{count - len(refused)} of {count}")
     goals.holds("budgets kept", not over, f"{count - len(over)} of {count}")
     goals.holds("peak within 2 % of the prediction", not far, f"{count - len(far)} of {count}")
     goals.holds(
