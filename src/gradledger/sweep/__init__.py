@@ -24,3 +24,6 @@ from gradledger.sweep._sweep import PeakWarning as PeakWarning
 from gradledger.sweep._sweep import Step as Step
 from gradledger.sweep._sweep import Sweep as Sweep
 from gradledger.sweep._verify import Verification as Verification
+from gradledger.sweep._wrap import LayerReport as LayerReport
+from gradledger.sweep._wrap import WrapHandle as WrapHandle
+from gradledger.sweep._wrap import wrap as wrap
