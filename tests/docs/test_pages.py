@@ -69,6 +69,13 @@ def test_a_block_that_does_not_do_what_the_page_says_fails(text: str, says: str,
         execute(block, tmp_path)
 
 
+def test_a_continued_block_is_the_rest_of_the_program(tmp_path: Path) -> None:
+    text = "```python\nx = 1\n```\n\nwords\n\n```python continued\nassert x == 1\nx.y\n```\n"
+    (block,) = blocks(text, page="p")
+    with pytest.raises(AssertionError, match="line 9, in <module>"):
+        execute(block, tmp_path)
+
+
 def test_which_blocks_run() -> None:
     text = "```bash\nrm -r x\n```\n\n```text\nout\n```\n\n```python\nx = 1\n```\n\n```bash run exit=3\nexit 3\n```\n"
     found = blocks(text, page="p")
