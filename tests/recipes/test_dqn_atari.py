@@ -1,0 +1,227 @@
+"""The DQN recipe: engines agree to the bit, kills cost nothing, what is refused is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gradledger.core.errors import UsageError
+from gradledger.recipes import dqn_atari
+from gradledger.recipes.dqn_atari import PRESETS, Args, Run, network, train
+from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss
+from gradledger.sweep import Sweep
+from gradledger.train import CheckpointError, PlainBackward
+
+CARTPOLE: dict[str, Any] = {
+    "preset": "smoke",
+    "env": "CartPole-v1",
+    "total_steps": 1_500,
+    "replay": 800,
+    "learning_starts": 200,
+    "update_every": 3,
+    "target_sync": 300,
+    "epsilon_steps": 800,
+    "max_episode_steps": 60,
+    "n_step": 3,
+    "double": True,
+    "eval_episodes": 4,
+    "log_every": 250,
+    "checkpoint_every": 300,
+}
+PONG = {**CARTPOLE, "env": "pong", "total_steps": 280, "lanes": 4, "learning_starts": 80, "max_episode_steps": 30}
+PONG |= {"target_sync": 70, "checkpoint_every": 100, "log_every": 100, "eval_episodes": 1, "batch": 8}
+
+
+def options(settings: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in settings.items():
+        option = "--" + name.replace("_", "-")
+        words += [option] if value is True else [option, str(value)]
+    return words
+
+
+def folder_facts(folder: Path) -> dict[str, Any]:
+    """Everything a run leaves that does not depend on the clock."""
+    rows = list(csv.DictReader((folder / "metrics.csv").open(encoding="utf-8")))
+    record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    return {
+        "weights": (folder / "final.safetensors").read_bytes(),
+        "episodes": (folder / "episodes.csv").read_bytes(),
+        "metrics": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
+        "completed": record["completed"],
+        "evaluation": record["evaluation"],
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("settings", [CARTPOLE, PONG], ids=["cartpole", "pong"])
+def test_the_engines_leave_the_same_run_to_the_bit(settings: dict[str, Any], precision: Any, tmp_path: Path) -> None:
+    facts = []
+    for engine in ("sweep", "autograd"):
+        out = tmp_path / engine
+        train(Args(**settings, engine=engine, precision=precision, out=out))
+        facts.append(folder_facts(out))
+    assert facts[0] == facts[1]
+    start = network(
+        Args(**settings), Run(Args(**settings, out=tmp_path / "x")).lanes.simulator, torch.float32
+    ).state_dict()
+    final = load_file(tmp_path / "sweep" / "final.safetensors")
+    assert all(final[name].dtype == torch.float32 and not torch.equal(final[name], start[name]) for name in final)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 0.0)])
+def test_the_sweeps_gradients_equal_the_monolithic_ones_on_a_fixed_batch(dtype: torch.dtype, tolerance: float) -> None:
+    torch.manual_seed(0)
+    net = atari_q_network(6, dtype=dtype)
+    x = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
+    y = (torch.randint(0, 6, (32,)), 2 * torch.randn(32, dtype=dtype))
+    found = []
+    for engine in (Sweep(net, lambda q, w: td_loss(q, *w)), PlainBackward(net, lambda q, w: td_loss(q, *w))):
+        net.zero_grad()
+        engine.backward(x, y)
+        found.append([parameter.grad.clone() for parameter in net.parameters()])
+    assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) <= tolerance
+    assert all(float(gradient.abs().max()) > 0 for gradient in found[0])
+
+
+@pytest.mark.parametrize("settings", [CARTPOLE, PONG], ids=["cartpole", "pong"])
+def test_a_run_killed_twice_ends_like_one_that_was_not(settings: dict[str, Any], tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(Args(**settings, out=whole))
+    command = [sys.executable, "-m", "gradledger.recipes.dqn_atari", "--out", str(broken)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # A line of log is printed every log_every steps; the kills fall somewhere behind the line with that number.
+    for kill_after, words in ((2, options(settings)), (2, ["--resume"])):
+        child = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True, env=environment)
+        assert child.stdout is not None
+        for _ in range(kill_after):
+            assert child.stdout.readline()
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+        assert not (broken / "record.json").exists()
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "resumed at" in done.stdout
+    assert folder_facts(broken) == folder_facts(whole)
+
+
+def test_the_counters_are_what_the_schedule_says(tmp_path: Path) -> None:
+    told = train(Args(**CARTPOLE, out=tmp_path / "run"))
+    counted = told["completed"]
+    episodes = list(csv.DictReader((tmp_path / "run" / "episodes.csv").open(encoding="utf-8")))
+    steps = counted["env_step"]
+    assert 1_500 <= steps < 1_508
+    assert counted["frame"] == steps  # CartPole repeats no action
+    # 200 steps before the first update, then one every 3 up to the step before the last tick
+    assert (steps - 8 - 200) // 3 <= counted["optimizer_step"] <= (steps - 200) // 3 + 1
+    assert counted["target_sync"] == 5
+    assert counted["episode"] == len(episodes)
+    assert counted["evaluated_episode"] == len(told["evaluation"]["returns"]) == 4
+    assert sum(int(row["length"]) for row in episodes) <= steps
+    assert max(int(row["length"]) for row in episodes) <= 60
+    assert all((int(row["length"]) == 60) >= int(row["truncated"]) for row in episodes)
+    assert told["kind"].startswith("plumbing test")
+    assert told["evaluation"]["environment"]["rng_seed"] != told["training_environment"]["rng_seed"]
+
+
+def test_frames_are_four_a_step_on_atari(tmp_path: Path) -> None:
+    told = train(Args(**PONG, out=tmp_path / "run"))
+    assert told["completed"]["frame"] == 4 * told["completed"]["env_step"]
+    assert told["parameters"] == 1_687_206
+    assert told["input_shape"] == [8, 4, 84, 84]
+
+
+def test_the_target_moves_only_at_syncs_shares_nothing_and_gets_no_gradient(tmp_path: Path) -> None:
+    run = Run(Args(**CARTPOLE, out=tmp_path))
+    tmp_path.mkdir(exist_ok=True)
+    online = {parameter.data_ptr() for parameter in run.compute.parameters()}
+    moved = 0
+    for _ in range(120):
+        before = [parameter.clone() for parameter in run.target.model.parameters()]
+        syncs = run.counters.target_sync
+        run.tick()
+        target = list(run.target.model.parameters())
+        changed = any(not torch.equal(a, b) for a, b in zip(before, target, strict=True))
+        assert changed == (run.counters.target_sync > syncs)
+        moved += changed
+        assert all(parameter.grad is None and not parameter.requires_grad for parameter in target)
+        assert not online & {parameter.data_ptr() for parameter in target}
+    assert moved == run.counters.target_sync >= 2
+    held = {id(parameter) for group in run.optimizer.param_groups for parameter in group["params"]}
+    assert held == {id(parameter) for parameter in run.online.parameters()}
+
+
+def test_what_the_policy_sees_is_what_the_replay_rebuilds(tmp_path: Path) -> None:
+    run = Run(Args(**PONG, out=tmp_path))
+    shown: list[np.ndarray] = []
+    for _ in range(40):
+        shown.append(run.seen.state())
+        run.tick()
+    rows = np.repeat(np.arange(40), 4)
+    rebuilt = run.replay._stacked(rows, np.tile(np.arange(4), 40)).numpy()
+    assert np.array_equal(rebuilt, np.concatenate(shown))
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dqn_atari.checkpoint, "save_file", full)
+        told = train(Args(**{**CARTPOLE, "total_steps": 700}, out=tmp_path / "run"))
+    assert told["failed_checkpoints"] == 2
+    assert "the run goes on" in capsys.readouterr().err
+
+
+def test_options_that_cannot_be_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"batch=0, learning_rate=-1\.0"):
+        train(Args(batch=0, learning_rate=-1.0, out=tmp_path))
+    (tmp_path / "metrics.csv").write_text("x")
+    with pytest.raises(UsageError, match="a folder with a run in it"):
+        train(Args(out=tmp_path))
+    with pytest.raises(CheckpointError, match="no checkpoint at all"):
+        train(Args(out=tmp_path / "new", resume=True))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command_line_refuses_to_change_a_run_that_it_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    assert dqn_atari.main([*options({**CARTPOLE, "total_steps": 400}), "--out", out]) == 0
+    assert dqn_atari.main(["--resume", "--out", out, "--gamma", "0.9"]) == 2
+    assert "got gamma=0.9, wanted gamma=0.99" in capsys.readouterr().err
+    assert dqn_atari.main(["--resume", "--out", out, "--total-steps", "500"]) == 0
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["completed"]["env_step"] >= 500
+    with pytest.raises(SystemExit):
+        dqn_atari.main(["--engine", "magic"])
+
+
+def test_presets_say_what_the_source_says() -> None:
+    seed, smoke, fast = (Args(**{**PRESETS[name], "preset": name}) for name in ("seed", "smoke", "pong-fast"))
+    assert (seed.total_steps, seed.replay, seed.learning_starts, seed.target_sync) == (400_000, 50_000, 10_000, 2_000)
+    assert (seed.batch, seed.gamma, seed.learning_rate, seed.clip) == (32, 0.99, 1e-4, 10.0)
+    assert (seed.double, seed.n_step, seed.seed_scale, seed.update_every) == (False, 1, 2, 4)
+    assert (smoke.total_steps, smoke.replay, smoke.learning_starts, smoke.target_sync) == (3_000, 2_000, 500, 500)
+    assert (fast.double, fast.n_step, fast.update_every, fast.epsilon_last) == (True, 3, 1, 0.02)
+
+
+def test_breakout_runs_unchanged(tmp_path: Path) -> None:
+    told = train(Args(**{**PONG, "env": "breakout", "total_steps": 120, "sticky": 0.25}, out=tmp_path / "run"))
+    assert told["training_environment"]["repeat_action_probability"] == 0.25
+    simulator = AtariSimulator(AtariSpec("breakout", lanes=1))
+    assert told["parameters"] == 1_684_128 + 513 * simulator.actions
