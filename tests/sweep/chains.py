@@ -16,7 +16,15 @@ from gradledger.sweep._plan import Item, Keep, Plan, Segment
 Sharing = Literal["own", "neighbours", "skips"]
 
 
-def chain(seed: int, n: int, *, sharing: Sharing = "neighbours", forced: float = 0.0, largest: int = 12) -> Costs:
+def chain(
+    seed: int,
+    n: int,
+    *,
+    sharing: Sharing = "neighbours",
+    forced: float = 0.0,
+    largest: int = 12,
+    run_scratch: int = 0,
+) -> Costs:
     """A chain of n blocks, the loss last, whose numbers agree with each other.
 
     Args:
@@ -26,6 +34,7 @@ def chain(seed: int, n: int, *, sharing: Sharing = "neighbours", forced: float =
             storage is in two graphs; with "skips" boundaries also carry storages of earlier blocks along.
         forced: chance that a block may not be recomputed.
         largest: bytes of the largest storage.
+        run_scratch: most bytes that a run without a tape takes and a recorded one does not.
     """
     rng = random.Random(seed)
     storages: list[int] = []
@@ -62,7 +71,9 @@ def chain(seed: int, n: int, *, sharing: Sharing = "neighbours", forced: float =
                 forward_s=seconds,
                 record_s=seconds,
                 reverse_s=2 * seconds,
-                forward_peak=size(boundaries[i + 1] - boundaries[i]) + scratch,
+                forward_peak=size(boundaries[i + 1] - boundaries[i])
+                + scratch
+                + (rng.randint(0, run_scratch) if run_scratch else 0),
                 record_peak=size((saved | boundaries[i + 1]) - boundaries[i]) + scratch,
                 reverse_peak=cotangents[i] + gradients + scratch,
                 saved=frozenset(saved),
@@ -82,6 +93,7 @@ def chains(draw: st.DrawFn, *, most: int = 16) -> Costs:
         sharing=draw(st.sampled_from(["own", "neighbours", "skips"])),
         forced=draw(st.sampled_from([0.0, 0.0, 0.2])),
         largest=draw(st.sampled_from([12, 1000, 10**9])),
+        run_scratch=draw(st.sampled_from([0, 0, 30])),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_the_search_is_exhaustive() -> None:
 @pytest.mark.parametrize("seed", range(14))
 def test_fastest_of_all_trees_for_every_budget(seed: int, sharing: Sharing) -> None:
     # Bytes are small whole numbers, so that a slot is a byte and nothing is rounded.
-    costs = chain(seed, random.Random(seed).randint(2, 6), sharing=sharing, forced=0.2 if seed % 3 == 0 else 0.0)
+    forced, run_scratch = (0.2 if seed % 3 == 0 else 0.0), (40 if seed % 2 else 0)
+    costs = chain(seed, random.Random(seed).randint(2, 6), sharing=sharing, forced=forced, run_scratch=run_scratch)
     every = _every_plan(costs)
     peaks = sorted({peak for peak, _ in every})
     assert optimal.least_peak(costs) == peaks[0]
@@ -90,7 +92,7 @@ def test_storages_carried_along_are_counted_too_often_but_never_too_seldom(seed:
 @pytest.mark.parametrize("sharing", ["own", "neighbours"])
 @pytest.mark.parametrize("seed", range(8))
 def test_what_the_table_expects_is_what_the_simulation_says(seed: int, sharing: Sharing) -> None:
-    costs = chain(seed, 9, sharing=sharing)
+    costs = chain(seed, 9, sharing=sharing, run_scratch=80 if seed % 2 else 0)
     chained = nominal(costs)
     top = chained.keep_all()
     assert top == simulate(keep_all.plan(costs), costs).peak
@@ -99,13 +101,28 @@ def test_what_the_table_expects_is_what_the_simulation_says(seed: int, sharing: 
     seconds = table.seconds()
     least = Least(chained)
     assert int(np.isfinite(seconds).argmax()) == least.bytes
-    for memory in range(least.bytes, top + 1, 3):
+    for memory in range(least.bytes, top + 1):
         played = simulate(table.plan(memory), costs)
         assert played.peak <= memory
         assert played.seconds == pytest.approx(float(seconds[memory]), rel=1e-6)
-    tight = simulate(least.plan(least.bytes, table), costs)
-    assert tight.peak == least.bytes
-    assert tight.seconds == pytest.approx(float(seconds[least.bytes]), rel=1e-6)
+        guided = simulate(least.plan(memory, table), costs)
+        assert guided.peak <= memory
+        assert guided.seconds == pytest.approx(float(seconds[memory]), rel=1e-6)
+    assert simulate(least.plan(least.bytes, table), costs).peak == least.bytes
+
+
+@pytest.mark.parametrize("sharing", ["own", "neighbours", "skips"])
+def test_peaks_that_were_measured_too_low_are_seen_in_the_levels(sharing: Sharing) -> None:
+    for seed in range(4):
+        costs = chain(seed, 8, sharing=sharing)
+        blocks = tuple(replace(b, forward_peak=0, record_peak=0, reverse_peak=0) for b in costs.blocks)
+        costs = replace(costs, blocks=blocks)
+        chained = nominal(costs)
+        table = Table(chained, top=chained.keep_all(), slots=10**6)
+        least = Least(chained)
+        for memory in range(least.bytes, chained.keep_all() + 1):
+            assert simulate(table.plan(memory), costs).peak <= memory
+        assert simulate(least.plan(least.bytes, table), costs).peak <= least.bytes
 
 
 @pytest.mark.parametrize("sharing", ["own", "neighbours", "skips"])

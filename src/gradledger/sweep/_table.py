@@ -137,8 +137,11 @@ class Table:
     def expect(self, after: bool, s: int, t: int, memory: int) -> float:
         """Least seconds of a part in this many bytes; where rounding leaves none, those of the least slots it needs."""
         values, shift = self._begins(after, s)
-        slots = max(min(int(memory / self.unit) + shift, self.slots), min(int(self._least[s, t]), self.slots))
-        return float(values[t - s, slots] - self._run_to[s])
+        row = values[t - s]
+        seconds = row[min(int(memory / self.unit) + shift, self.slots)]
+        if np.isinf(seconds):
+            seconds = row[min(np.count_nonzero(np.isinf(row)), self.slots)]
+        return float(seconds - self._run_to[s])
 
     def plan(self, slots: int) -> Plan:
         """The plan for this many slots.  `seconds()[slots]` must be finite."""
