@@ -3,7 +3,8 @@
     python benchmarks/audit_overhead.py [--repeats 7] [--programs tiny_mlp small_transformer small_conv]
 
 For each program: median wall time of the whole process without and with `gradledger audit`, their ratio, the spread of
-the pairwise ratios, and the step time.  The process with the audit writes its report as JSON; outputs are compared.
+the pairwise ratios, and the median ratio of CPU time.  The process with the audit writes its report as JSON; outputs
+are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -20,34 +22,38 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
-STEPS = {"tiny_mlp": 6000, "small_transformer": 240, "small_conv": 240}
+STEPS = {"tiny_mlp": 6000, "small_transformer": 600, "small_conv": 600}
 
 
-def run(command: list[str]) -> tuple[float, str]:
-    """Wall seconds of one process, and what it printed."""
+def run(command: list[str]) -> tuple[float, float, str]:
+    """Wall and CPU seconds of one process, and what it printed."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     seconds = time.perf_counter() - started
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} exited with {done.returncode}:\n{done.stderr[-2000:]}")
-    return seconds, done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu, done.stdout
 
 
 def measure(name: str, repeats: int) -> dict[str, object]:
     """Alternate bare and watched runs of one program."""
     program = str(HERE / f"{name}.py")
-    bare, watched = [], []
+    bare, watched, cpu = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         report = str(Path(folder) / "report.json")
         audit = [sys.executable, "-m", "gradledger", "audit", "--format", "json", "--output", report, program]
         run([sys.executable, program])  # both sides once, unmeasured: file caches
         run(audit)
         for _ in range(repeats):
-            seconds, plain = run([sys.executable, program])
+            seconds, cpu_bare, plain = run([sys.executable, program])
             bare.append(seconds)
-            seconds, same = run(audit)
+            seconds, cpu_watched, same = run(audit)
             watched.append(seconds)
+            cpu.append(cpu_watched / cpu_bare)
             if plain != same:
                 raise SystemExit(f"{name}: output differs under the audit:\n{plain}\n{same}")
         findings = json.loads(Path(report).read_text())["findings"]
@@ -57,9 +63,9 @@ def measure(name: str, repeats: int) -> dict[str, object]:
         bare=statistics.median(bare),
         watched=statistics.median(watched),
         ratio=statistics.median(pairs),
+        cpu=statistics.median(cpu),
         low=min(pairs),
         high=max(pairs),
-        step_ms=1000 * (statistics.median(bare) - 2.0) / STEPS[name],
         findings=[f["code"] for f in findings],
     )
 
@@ -71,12 +77,12 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", default=list(STEPS), choices=list(STEPS))
     arguments = parser.parse_args()
     print(f"python {platform.python_version()}, one thread, {arguments.repeats} alternate pairs of whole processes")
-    print(f"{'program':20} {'bare s':>8} {'audit s':>8} {'ratio':>7} {'pairs':>15}  findings")
+    print(f"{'program':20} {'bare s':>8} {'audit s':>8} {'ratio':>7} {'pairs':>15} {'CPU ratio':>10}  findings")
     for name in arguments.programs:
         row = measure(name, arguments.repeats)
         print(
             f"{name:20} {row['bare']:8.2f} {row['watched']:8.2f} {row['ratio']:6.3f}x "
-            f"{row['low']:6.3f}-{row['high']:.3f}  {' '.join(row['findings']) or 'none'}",  # type: ignore[arg-type]
+            f"{row['low']:6.3f}-{row['high']:.3f} {row['cpu']:9.3f}x  {' '.join(row['findings']) or 'none'}",  # type: ignore[arg-type]
             flush=True,
         )
 

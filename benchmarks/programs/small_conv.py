@@ -13,8 +13,8 @@ model = nn.Sequential(
     nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 10),
 )  # fmt: skip
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=240)
-for _ in range(240):
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=600)
+for _ in range(600):
     images, labels = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
     loss = F.cross_entropy(model(images), labels)
     optimizer.zero_grad()

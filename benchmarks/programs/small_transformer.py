@@ -25,7 +25,7 @@ class Model(nn.Module):
 
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for _ in range(240):
+for _ in range(600):
     tokens = torch.randint(0, VOCAB, (16, LENGTH))
     logits = model(tokens)
     loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
