@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from gradledger.sweep import _vjp
+
+
+@contextmanager
+def without_hooks(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Within: no hook of a parameter runs (an optimizer that steps in one would train on what is only measured)."""
+    registries = [
+        registry
+        for p in parameters
+        for registry in (p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None))
+        if registry
+    ]
+    held = [list(registry.items()) for registry in registries]
+    for registry in registries:
+        registry.clear()
+    try:
+        yield
+    finally:
+        for registry, items in zip(registries, held, strict=True):
+            registry.update(items)
 
 
 class Gradients:

@@ -24,7 +24,7 @@ from gradledger.sweep._action import Action
 from gradledger.sweep._cost import BlockCost, Costs
 from gradledger.sweep._executor import Walk
 from gradledger.sweep._facts import Facts, settle_shared
-from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._gradients import Gradients, without_hooks
 from gradledger.sweep._memory import MemoryWatch, Span
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._seed import roots_and_seeds
@@ -120,7 +120,8 @@ class Profiler:
         buffers = [Found([(m, n) for m, n, _ in b.buffers()], None) for b in self._blocks]
         attributes = [(m, _attributes(m)) for m in self._modules]
         try:
-            yield
+            with without_hooks(p for b in self._blocks for p in b.parameters()):
+                yield
         finally:
             for found in reversed(buffers):
                 found.put_back()

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from gradledger.core.errors import SweepError
 from gradledger.sweep._block import Block, one_block
 from gradledger.sweep._describe import show_bytes, show_seconds
-from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._gradients import Gradients, without_hooks
 from gradledger.sweep._memory import peak_of
 from gradledger.sweep._planners import BudgetError
 from gradledger.sweep._planning import Budget
@@ -330,7 +330,8 @@ def _untouched(model: nn.Module, layers: list[_Layer]) -> Iterator[None]:
     random = RandomState([g for layer in layers for g in layer.generators])
     found = Found([(m, n) for m, n, _ in block.buffers()], None)
     try:
-        yield
+        with without_hooks(model.parameters()):
+            yield
     finally:
         found.put_back()
         random.restore()
