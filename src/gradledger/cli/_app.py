@@ -22,7 +22,8 @@ def verbs() -> list[str]:
 def build() -> typer.Typer:
     """The application.
 
-    A command module defines SUMMARY, and either `command` (a typer function) or `main(argv)` (reads its own words).
+    A command module defines SUMMARY, and one of `command` (a typer function), `COMMANDS` (several, by the second word)
+    and `main(argv)` (reads its own words).
     """
     app = typer.Typer(
         name="gradledger", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -32,6 +33,11 @@ def build() -> typer.Typer:
         module: Any = importlib.import_module(f"{commands.__name__}.{verb}")
         if hasattr(module, "command"):
             app.command(verb, help=module.SUMMARY)(module.command)
+        elif hasattr(module, "COMMANDS"):
+            group = typer.Typer(help=module.SUMMARY, no_args_is_help=True)
+            for word, command in module.COMMANDS.items():
+                group.command(word)(command)
+            app.add_typer(group, name=verb)
         else:
             settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
             app.command(verb, help=module.SUMMARY, context_settings=settings)(_own_words(module))
