@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradledger.core.errors import SweepError
+from gradledger.sweep._parallel import own_hooks, unwrap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +24,14 @@ class Block:
         call: takes the state (the loss: and the target), returns the next one.
         modules: every module that runs inside, each once: itself, its children, those a function closes over.
         tensors: parameters that a function closes over without a module.
+        wrapper: what reduces the gradients of the chain it was read from over processes (DDP, a sharded container).
     """
 
     name: str
     call: Callable[..., Any]
     modules: tuple[nn.Module, ...]
     tensors: tuple[Tensor, ...] = ()
+    wrapper: nn.Module | None = None
 
     def parameters(self) -> list[Tensor]:
         """Its parameters, each once, in the order of registration."""
@@ -59,7 +62,8 @@ def blocks(model: Any) -> Blocks:
 
     Args:
         model: an `nn.Sequential`, a list or tuple of modules and functions, a mapping of names to them, an
-            `nn.ModuleList` or `nn.ModuleDict`, a `TensorDictSequential`, or blocks read before.
+            `nn.ModuleList` or `nn.ModuleDict`, a `TensorDictSequential`, a `DistributedDataParallel` around a
+            sequential container, or blocks read before.
 
     Returns:
         the blocks in forward order; each takes the state that the one before returned, as its only argument.
@@ -75,7 +79,8 @@ def blocks(model: Any) -> Blocks:
     """
     if isinstance(model, tuple) and model and all(isinstance(b, Block) for b in model):
         return model
-    named = _named(model)
+    wrapper, chain = unwrap(model)
+    named = _named(chain)
     if not named:
         raise SweepError(
             got="a model without blocks",
@@ -83,7 +88,8 @@ def blocks(model: Any) -> Blocks:
             where="sweep.blocks",
             next_step="give an nn.Sequential or a list with at least one module or function",
         )
-    return tuple(_block(name, call) for name, call in named)
+    found = tuple(_block(name, call) for name, call in named)
+    return found if wrapper is None else tuple(replace(b, wrapper=wrapper) for b in found)
 
 
 def place_of(blocks: Blocks, i: int) -> str:
@@ -144,7 +150,7 @@ def _nothing_of_its_own(model: nn.Module, base: type[nn.Module]) -> None:
     hooked = [
         what
         for what in ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
-        if getattr(model, what, None)
+        if (getattr(model, what, None) or {}).keys() - own_hooks(model)
     ]
     if hooked:
         raise SweepError(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradledger.sweep._block import Blocks, blocks, one_block
 from gradledger.sweep._facts import Facts
+from gradledger.sweep._parallel import reduction_of
 
 Key = tuple[Any, ...]
 
@@ -25,10 +26,12 @@ class Chain:
 
     Attributes:
         generators: those, and the ones that modules carry.
+        reduction: how gradients are reduced over processes; None in one.
     """
 
     def __init__(self, model: Any, loss_fn: Callable[..., Any], generators: Sequence[torch.Generator] = ()) -> None:
         self.blocks: Blocks = (*blocks(model), one_block("loss", loss_fn))
+        self.reduction = reduction_of(self.blocks)
         carried = [g for b in self.blocks for g in b.generators()]
         self.generators = tuple({id(g): g for g in (*carried, *generators)}.values())
         self.modules = tuple({id(m): m for b in self.blocks for m in b.modules}.values())

@@ -17,6 +17,7 @@ from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts, Watched, leaves_of, settle_shared
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._parallel import Reduction
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._state import Boundary, cut, data, look_at, open_up, what
 from gradledger.sweep._tape import Recorded
@@ -53,12 +54,14 @@ class Walk:
         self._at = 0
         self._partial: dict[int, Tensor] = {}
         self._looking = False
+        self._emptied: set[int] = set()
         self._ends: tuple[Tensor, ...] = ()
         self._random: RandomState | None = None
         self._outer: tuple[Tensor, ...] = ()
         self.cotangents: Cotangents = ()
         self.into_data = True
         self.deferred: list[Any] = []
+        self.reduction: Reduction | None = None
         self.on_action: Callable[[Action], None] | None = None
         self.recording: Callable[[int], AbstractContextManager[Any]] | None = None
         self.on_forward: Callable[[int, Boundary], None] | None = None
@@ -78,7 +81,7 @@ class Walk:
         self.ambient = Ambient()
         if any(f.random for f in self.facts):
             self._random = RandomState(self.generators)
-        self.x = data(x, differentiate=True)
+        self.x = data(x if self.reduction is None else self.reduction.before(x), differentiate=True)
         self._outer = tuple({id(t): t for t, wanted in zip(self.x.flat, self.x.needs, strict=True) if wanted}.values())
         self._current = self.x
         try:
@@ -106,11 +109,10 @@ class Walk:
                         loss = self._call(i, given, y)
                 else:
                     loss = self._look(i, boundary, (given, y), flat)
-                    facts.droppable = self._unread(i, ends, flat)
+                    self._unread(i, ends, flat)
                 del given, flat
                 self._current = boundary = None  # type: ignore[assignment]
-                if facts.droppable:
-                    self._let_go(i, ends)
+                self._let_go(i, ends)
                 return loss
         except BaseException:
             self.abandon()
@@ -211,14 +213,14 @@ class Walk:
             result = self._look(i, boundary, (given,), flat)
             out, roots = cut(result)
             facts.needs, facts.single = out.needs, out.spec is None
-            facts.edges = bool(roots) and all(not r.is_leaf and _holders(r) <= 3 for r in roots)
-            facts.droppable = self._unread(i, leaves, flat)
+            facts.edges = bool(roots) and all(not r.is_leaf and _holders(r) <= 3 + r._is_view() for r in roots)
+            self._unread(i, leaves, flat)
             self._learn(i, roots, leaves)
-        self.tape[i] = Recorded([get_gradient_edge(r) for r in roots] if facts.edges else list(roots), leaves)
+        # edges of the graph in the place of the outputs: whoever needs their memory has saved it
+        self.tape[i] = Recorded([r if r.is_leaf else get_gradient_edge(r) for r in roots], leaves)
         del given, flat, result, roots
         self._current = boundary = None  # type: ignore[assignment]
-        if facts.droppable:
-            self._let_go(i, leaves)
+        self._let_go(i, leaves)
         self._advance(i, out)
 
     def _around(self, i: int) -> AbstractContextManager[Any]:
@@ -231,9 +233,11 @@ class Walk:
 
     def _let_go(self, i: int, leaves: tuple[Tensor, ...]) -> None:
         """Free the input tensors that no graph has saved: their leaves keep their shape, not their memory."""
-        for k in self.facts[i].droppable:
+        facts = self.facts[i]
+        for k in facts.unsaved if self._again else facts.droppable:
             leaf = leaves[k]
             if _uses(leaf) == 2:  # this handle, and the leaf of the graph
+                self._emptied.add(i)
                 leaf.data = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
 
     # looking ------------------------------------------------------------------------------------------------------
@@ -260,27 +264,24 @@ class Walk:
             facts.parameters += new
             self._looking = True
 
-    def _unread(self, i: int, leaves: tuple[Tensor, ...], flat: list[Any]) -> tuple[int, ...]:
-        """Which leaves neither this block's graph nor the one before has saved.
+    def _unread(self, i: int, leaves: tuple[Tensor, ...], flat: list[Any]) -> None:
+        """Find which leaves this block's graph has not saved, and which the one before has not saved either.
 
         The block was given copies, so a copy that only this list holds was not saved; the memory of the leaf itself is
-        held by the leaf, by the output it was cut from, and by the handle that asks.
+        held by the leaf and by the handle that asks, and by whoever saved it.
         """
-        boundary = self._current
-        if i == 0 or boundary is None or i in self._held:
-            return ()
+        facts = self.facts[i]
         copies = {id(t): t for t in flat if isinstance(t, Tensor) and t.requires_grad}.values()
-        if len(copies) != len(leaves):
-            return ()
-        before = self.tape.get(i - 1)
-        found = []
-        for k, (leaf, copy) in enumerate(zip(leaves, copies, strict=True)):
-            if copy.layout is not torch.strided or _holders(copy) > 2 or _uses(copy) > 1:
-                continue
-            root = before.roots[k] if before is not None and k < len(before.roots) else None
-            if _holders(leaf) <= 2 + isinstance(root, Tensor) and not (isinstance(root, Tensor) and root.is_leaf):
-                found.append(k)
-        return tuple(found)
+        if i == 0 or len(copies) != len(leaves):
+            return
+        unsaved = [
+            k
+            for k, copy in enumerate(copies)
+            if copy.layout is torch.strided and _holders(copy) == 2 and _uses(copy) == 1
+        ]
+        facts.unsaved = tuple(unsaved)
+        alone = [k for k in unsaved if _holders(leaves[k]) == 2 and i not in self._held]
+        facts.droppable = tuple(alone)
 
     # reverse ------------------------------------------------------------------------------------------------------
 
@@ -339,7 +340,7 @@ class Walk:
         facts = self.facts[i]
         if not roots and not any(id(p) in self._partial for p in facts.shared):
             self.cotangents = (None,) * len(leaves)
-        elif facts.capture or tell or self.gradients.only is not None:
+        elif facts.capture or tell or i in self._emptied or self.gradients.only is not None:
             return self._captured(i, roots, d_out, leaves)
         else:
             _vjp.accumulate(tuple(roots), tuple(d_out))
@@ -401,6 +402,9 @@ class Walk:
         self, i: int, roots: list[_vjp.Root], d_out: list[Tensor], leaves: tuple[Tensor, ...], *, keep: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         facts = self.facts[i]
+        if self.reduction is not None and self.reduction.by_accumulation:
+            self.cotangents = tuple(_vjp.accumulate_and_observe(tuple(roots), tuple(d_out), leaves))
+            return []
         for parameter in facts.shared:
             part = self._partial.get(id(parameter))
             if part is not None:
@@ -417,10 +421,10 @@ class Walk:
         result = _vjp.capture(tuple(roots), tuple(d_out), leaves + parameters, keep=keep)
         self.cotangents = tuple(result[: len(leaves)])
         if not facts.shared and all(
-            d is not None and d.stride() == leaf.stride() and d.dtype == leaf.dtype
+            d is not None and i not in self._emptied and d.stride() == leaf.stride() and d.dtype == leaf.dtype
             for d, leaf in zip(self.cotangents, leaves, strict=True)
         ):
-            facts.capture = len(leaves) > 1 or bool(facts.droppable)
+            facts.capture = len(leaves) > 1
         taken = (*d_out, *self.cotangents)
         shared = {id(p) for p in facts.shared}
         given: list[tuple[Tensor, Tensor]] = []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradledger.sweep import _vjp
+from gradledger.sweep._parallel import Reduction
 
 
 @contextmanager
@@ -35,18 +36,25 @@ class Gradients:
 
     Older gradients (accumulation over micro-batches) are set aside and added last, as plain backward adds the whole sum
     of a step once; so a step that fails leaves every `.grad` as it was.  A parameter with hooks that look at `.grad`
-    after accumulation keeps its older gradient in place, for the hook is to see the sum.
+    after accumulation keeps its older gradient in place, for the hook is to see the sum; so does one whose gradient is
+    reduced over processes, for the older part is reduced with it.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], only: Collection[int] | None = None) -> None:
-        """`only`: ids of the tensors that may be given a gradient (None: all)."""
-        self.only = only
+    def __init__(
+        self, parameters: Iterable[Tensor], only: Collection[int] | None = None, reduction: Reduction | None = None
+    ) -> None:
+        """`only`: ids of the tensors that may be given a gradient (None: all); `reduction`: over processes."""
+        self.only, self.reduction = only, reduction
+        if reduction is not None:
+            reduction.begin()
         self._empty: list[Tensor] = []
         self._older: list[tuple[Tensor, Tensor]] = []
         for p in parameters:
             old = p.grad
             if old is None:
                 self._empty.append(p)
+            elif reduction is not None and reduction.stays(p):
+                pass
             elif not getattr(p, "_post_accumulate_grad_hooks", None) and old.layout is torch.strided:
                 self._older.append((p, old))
         for p, _ in self._older:
@@ -55,10 +63,14 @@ class Gradients:
     def add(self, parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None]) -> None:
         """Add one block's whole gradient of `parameter`."""
         if self.only is None or id(parameter) in self.only:
-            _vjp.give(parameter, gradient, taken)
+            reduction = self.reduction
+            by_engine = reduction is not None and reduction.hangs_on(parameter)
+            _vjp.give(parameter, gradient, taken, by_engine=by_engine)
 
     def finish(self) -> None:
-        """Add the step's gradients to the older ones."""
+        """Wait for what is reduced, and add the step's gradients to the older ones."""
+        if self.reduction is not None:
+            self.reduction.end()
         if not self._older:
             return
         both = [(old, p.grad) for p, old in self._older if p.grad is not None]
@@ -83,7 +95,9 @@ class Gradients:
         self._older = [(p, old) for p, old in self._older if id(p) not in wanted]
 
     def undo(self) -> None:
-        """Every `.grad` as it was before the step."""
+        """Every `.grad` as it was before the step (older ones that are reduced with the step's apart)."""
+        if self.reduction is not None:
+            self.reduction.abandon()
         for p, old in self._older:
             p.grad = old
         for p in self._empty:

@@ -20,6 +20,7 @@ from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._parallel import Reduction
 from gradledger.sweep._plan import Item, Keep, Plan, keeps
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._state import clone_all, what
@@ -37,6 +38,7 @@ class Nested:
         self._first: list[Found] = []
         self._random: RandomState | None = None
         self._state: Any = None
+        self.reduction: Reduction | None = None
         self._roots: tuple[Tensor, ...] = ()
         self._seeds: tuple[Tensor, ...] = ()
 
@@ -46,6 +48,8 @@ class Nested:
         self._ambient = Ambient()
         try:
             with torch.enable_grad():
+                if self.reduction is not None:
+                    x = self.reduction.before(x)
                 self._state = self._items(self._plan.items[:-1], x)
         except BaseException:
             self.abandon()

@@ -22,6 +22,7 @@ from gradledger.sweep._executor import Walk
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._memory import MemoryWatch
 from gradledger.sweep._nested import Nested
+from gradledger.sweep._parallel import refuse
 from gradledger.sweep._plan import Keep, Plan, keeps
 from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
 from gradledger.sweep._profile import NO_TARGET, Profiler
@@ -40,7 +41,8 @@ class Sweep:
     """An explicit reverse pass over a chain of blocks.
 
     Args:
-        model: the chain, as `sweep.blocks` takes it: nn.Sequential, a list of modules and functions, ...
+        model: the chain, as `sweep.blocks` takes it: nn.Sequential, a list of modules and functions, ...; inside
+            DistributedDataParallel, or with blocks sharded by fully_shard, its gradients are reduced as there.
         loss_fn: (state, y) -> loss: a scalar, or a (nested) mapping or TensorDict of losses, which are summed.
         plan: None or "keep_all" (keep every local graph), what `sweep.plan` returned, a `Plan`, its text
             ("0 1 (2 3) 4"), or a planner's name; a plan that recomputes is checked for replay at the first step.
@@ -93,6 +95,10 @@ class Sweep:
         self.watch_cotangents = watch_cotangents
         self._every = check_peak_every
         self._given = read_plan(plan, len(self.chain.blocks))
+        if self.chain.reduction is not None:
+            self.chain.reduction.check(engine)
+            if self.chain.reduction.collective:
+                self._given = _one_plan(self._given, budget)
         if isinstance(self._given, Planned):
             self._given.plan.validate(len(self.chain.blocks))
             self.chain.adopt(self._given.key, self._given.facts)
@@ -156,6 +162,8 @@ class Sweep:
             >>> [event.block for event in s.reverse(torch.ones(1, 2), torch.ones(1, 2))]
             ['loss', '1:tanh', '0']
         """
+        if self.chain.reduction is not None and self.chain.reduction.by_accumulation:
+            refuse(self.chain.reduction, "reverse", "use backward; with watch_cotangents=True it records cotangents")
         walk, _ = self._walk(x, y)
         if not isinstance(walk, Walk):
             raise _wrong("reverse with engine='autograd'", "the explicit walk", "use engine='sweep'")
@@ -164,7 +172,7 @@ class Sweep:
         except BaseException:
             self.chain.forget()
             raise
-        return ReverseWalk(walk, Gradients(walk.parameters()), loss)
+        return ReverseWalk(walk, Gradients(walk.parameters(), reduction=walk.reduction), loss)
 
     def step(
         self,
@@ -195,6 +203,7 @@ class Sweep:
         """
         if self.engine != "sweep":
             raise _wrong("step with engine='autograd'", "the explicit walk", "use engine='sweep', or backward and step")
+        refuse(self.chain.reduction, "step", "use backward, clip_grad_norm_ and optimizer.step")
         if clip is not None and not clip >= 0:
             raise _wrong(f"clip={clip!r}", "a norm of zero or more, or None", "give clip=10.0, or leave it out")
         walk, plan = self._walk(x, y)
@@ -222,6 +231,8 @@ class Sweep:
         Returns:
             what was compared and the first name that differs, if any; true if none does.
         """
+        if self.chain.reduction is not None and self.chain.reduction.by_accumulation:
+            refuse(self.chain.reduction, "verify", "verify the chain before its blocks are sharded")
         return verify(self, x, y, steps=steps)
 
     def on(self, blocks: Blocks) -> Sweep:
@@ -262,6 +273,8 @@ class Sweep:
         self, walk: Walk | Nested, plan: Plan, x: Any, y: Any, gradient: Any, inputs: Any, create_graph: bool = False
     ) -> Any:
         chain = self.chain
+        if inputs is not None:
+            refuse(chain.reduction, "inputs=", "leave it out, and set requires_grad_(False) before wrapping")
         try:
             loss = self._begin(walk, x, y, gradient, create_graph)
             reverse(walk, _ids(inputs))
@@ -269,7 +282,11 @@ class Sweep:
             chain.forget()
             raise
         if isinstance(walk, Walk) and type(x) is Tensor and not x.requires_grad and not self.watch_cotangents:
-            if self._straight is None and all(isinstance(i, Keep) and not i.place for i in plan.items):
+            if (
+                self._straight is None
+                and chain.reduction is None
+                and all(isinstance(i, Keep) and not i.place for i in plan.items)
+            ):
                 if plain_enough(walk.facts) and not walk.ambient.autocast:
                     self._straight = Straight(chain.blocks, walk.facts, chain.modules, x)
         return loss
@@ -311,15 +328,22 @@ class Sweep:
             found = self._plans[key] = self._new_plan(key, x, y)
         facts = chain.facts(key)
         plan = found.plan if isinstance(found, Planned) else found
+        walk: Walk | Nested
         if self.engine == "autograd":
-            return Nested(chain.blocks, facts, plan, chain.generators), plan
-        actions = self._actions.get(key)
-        if actions is None:
-            actions = self._actions[key] = plan.actions()
-        return Walk(chain.blocks, facts, actions, chain.generators), plan
+            walk = Nested(chain.blocks, facts, plan, chain.generators)
+        else:
+            actions = self._actions.get(key)
+            if actions is None:
+                actions = self._actions[key] = plan.actions()
+            walk = Walk(chain.blocks, facts, actions, chain.generators)
+        walk.reduction = chain.reduction
+        return walk, plan
 
     def _new_plan(self, key: Key, x: Any, y: Any) -> Planned | Plan:
         chain, given = self.chain, self._given
+        collective = chain.reduction is not None and chain.reduction.collective
+        if collective and self._plans:  # looking again would communicate, where other processes may not look
+            return next(iter(self._plans.values()))
         if isinstance(given, Planned) and given.key == key:
             return given
         if isinstance(given, Planned):
@@ -339,7 +363,7 @@ class Sweep:
         recomputes = given == "recompute_all" or any(depth for _, depth in keeps(plan.items))
         if recomputes:
             facts = chain.facts(key)
-            Profiler(chain.blocks, facts, chain.generators, x, y).check()
+            Profiler(chain.blocks, facts, chain.generators, x, NO_TARGET if collective else y).check()
             if given == "recompute_all":
                 from gradledger.sweep._plan import Segment
 
@@ -416,6 +440,8 @@ class Step:
             )
         roots, seeds = roots_and_seeds(losses, gradient, create_graph=create_graph)
         walk, self._walk = self._walk, None
+        if inputs is not None:
+            refuse(walk.reduction, "inputs=", "leave it out, and set requires_grad_(False) before wrapping")
         walk.begin(roots, seeds)
         del roots, seeds
         reverse(walk, _ids(inputs))
@@ -423,7 +449,7 @@ class Step:
 
 def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
     """The reverse walk of one step that has been begun: every `.grad`, or none."""
-    gradients = Gradients(walk.parameters(), only)
+    gradients = Gradients(walk.parameters(), only, walk.reduction)
     try:
         for _ in walk.reverse(gradients):
             pass
@@ -440,6 +466,19 @@ def _ids(inputs: Any) -> set[int] | None:
         return None
     leaves = [inputs] if isinstance(inputs, Tensor) else pytree.tree_leaves(inputs)
     return {id(t) for t in leaves}
+
+
+def _one_plan(given: Planned | Plan | str | None, budget: Budget) -> Plan | str | None:
+    """The plan of a chain whose blocks communicate when they run: all processes must run the same one."""
+    if budget is not None or (isinstance(given, str) and given != "keep_all"):
+        raise _wrong(
+            f"budget={budget!r}" if budget is not None else f"plan={given!r}",
+            "one plan for all processes, since the blocks communicate (fully_shard, SyncBatchNorm) when they are run, "
+            "and each process would measure its own",
+            "make it before sharding, on one process: plan = sweep.plan(model, example=(x, y), loss=..., budget=...), "
+            "and give its text to all: Sweep(model, loss_fn, plan=str(plan.plan))",
+        )
+    return given.plan if isinstance(given, Planned) else given
 
 
 def _detached(loss: Any) -> Any:

@@ -6,6 +6,7 @@ two-layer block on one CPU core, PyTorch 2.13); a sweep calls it once a block.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,14 +38,34 @@ def capture(
     return _run(roots, d_out, keep, False, leaves, True, False)  # type: ignore[no-any-return]
 
 
-def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None]) -> None:
+def accumulate_and_observe(
+    roots: tuple[Root, ...], d_out: tuple[Tensor, ...], leaves: tuple[Tensor, ...]
+) -> list[Tensor | None]:
+    """Like `accumulate`; returns what the engine hands to `leaves` (their `.grad` is left None)."""
+    seen: list[Tensor | None] = [None] * len(leaves)
+    handles = [
+        leaf.register_hook(functools.partial(seen.__setitem__, k))  # type: ignore[no-untyped-call]
+        for k, leaf in enumerate(leaves)
+    ]
+    try:
+        accumulate(roots, d_out)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for leaf in leaves:
+            leaf.grad = None
+    return seen
+
+
+def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None], *, by_engine: bool = False) -> None:
     """Do to `parameter.grad` what the engine's accumulation would have done with `gradient`.
 
     `taken` are tensors that stay in use (cotangents): a gradient that is one of them, or shares memory with anything,
     is copied first.  Hooks that run after accumulation fire; hooks on the tensor itself fired when it was captured.
+    `by_engine`: let the engine do it, for something hangs on the node that accumulates (it copies, then).
     """
     owned = gradient.layout is torch.strided and _alone(gradient, taken)
-    if parameter.grad is None:
+    if parameter.grad is None and not by_engine:
         if gradient.layout is not torch.strided:
             parameter.grad = gradient.clone()
         elif owned and gradient.stride() == parameter.stride():
