@@ -26,13 +26,14 @@ class Facts:
         buffers: the buffers that it changes, as (module, name).
         no_grad: run without recording it gives the same bits (None: not tried, so it is run recording, saving nothing).
         capture: cotangents are taken by capture, because accumulation would change their memory layout.
-        droppable: which of its leaves nobody reads once the block has run, so that their memory can go.
+        unsaved: which of its leaves its own graph does not save: their memory can go unless the block before needs it.
+        droppable: those of them that the block before has not saved either.
         parameters: the parameters that its local graph reaches.
         shared: those of them that another block reaches too.
         last_use: those of `shared` whose sum is complete after this block's reverse.
         needs: of the leaves of its output, which carry a gradient.
         single: its output is one tensor.
-        edges: its graph saves none of its outputs, so the tape holds edges of the graph in their place.
+        edges: its graph saves none of its outputs, so that holding them would hold memory.
         keep_reason: why it must not be run twice (None: it may; "" : not tried).
     """
 
@@ -42,6 +43,7 @@ class Facts:
     buffers: tuple[tuple[nn.Module, str], ...] = ()
     no_grad: bool | None = None
     capture: bool = True
+    unsaved: tuple[int, ...] = ()
     droppable: tuple[int, ...] = ()
     parameters: tuple[Tensor, ...] = ()
     shared: tuple[Tensor, ...] = ()

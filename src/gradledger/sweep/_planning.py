@@ -126,7 +126,7 @@ def solve(costs: Costs, key: Key, facts: list[Facts], *, budget: Budget, planner
 def _slack(facts: Sequence[Facts]) -> int:
     """Copies of random states and buffers that replay needs, and a little for scalars."""
     state = torch.get_rng_state().numel()
-    total = 4096 + 64 * len(facts)
+    total = 4096 + 64 * len(facts) + state
     for one in facts:
         if one.random:
             total += 2 * state * (1 + len(one.generators))
