@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -225,3 +226,58 @@ def test_breakout_runs_unchanged(tmp_path: Path) -> None:
     assert told["training_environment"]["repeat_action_probability"] == 0.25
     simulator = AtariSimulator(AtariSpec("breakout", lanes=1))
     assert told["parameters"] == 1_684_128 + 513 * simulator.actions
+
+
+def test_a_run_loaded_between_two_ticks_goes_on_to_the_bit(tmp_path: Path) -> None:
+    """Four checkpoints, two of them before the first update; after each one everything is compared."""
+    args = Args(**PONG, precision="bf16", engine="autograd", out=tmp_path)
+    one = Run(args)
+    saved, ticks = {}, 45
+    for tick in range(ticks):
+        if tick in (1, 18, 32, 33):  # lane 0 pads at 31
+            one.save()
+            saved[tick] = dqn_atari.checkpoint.load(tmp_path / "checkpoints")
+        one.tick()
+    end = one.lanes.state()[0]
+    for tick, loaded in saved.items():
+        two = Run(args)
+        two.load(loaded)
+        for _ in range(tick, ticks):
+            two.tick()
+        assert two.counters == one.counters
+        assert np.array_equal(two.seen.array, one.seen.array)
+        assert all(np.array_equal(array, end[name]) for name, array in two.lanes.state()[0].items())
+        assert all(torch.equal(a, one.replay.state()[0][name]) for name, a in two.replay.state()[0].items())
+        for mine, theirs in ((two.online, one.online), (two.target.model, one.target.model)):
+            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
+    assert one.counters.optimizer_step > 20
+
+
+def audited(fault: str, tmp_path: Path) -> str:
+    program = Path(__file__).parent / "programs" / "planted.py"
+    command = [sys.executable, "-m", "gradledger", "audit", "--run", str(tmp_path / "ledger"), str(program)]
+    done = subprocess.run(
+        [*command, fault, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("nothing", None),
+        ("no clear", "GL-G01"),
+        ("target in the optimizer", "GL-T02"),
+        ("target copied into itself", "GL-T08"),
+        ("target is the online network", "GL-T03"),
+        ("target with a graph", "GL-T01"),
+    ],
+)
+def test_the_audit_finds_what_is_planted_and_nothing_else(fault: str, code: str | None, tmp_path: Path) -> None:
+    said = audited(fault, tmp_path)
+    found = set(re.findall(r"^.*?(GL-[A-Z]\d\d)", said.split("checked ")[0], re.M))
+    assert found == ({code} if code else set()), said
