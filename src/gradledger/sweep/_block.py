@@ -106,11 +106,11 @@ def one_block(name: str, call: Any) -> Block:
 def _named(model: Any) -> list[tuple[str, Any]]:
     if isinstance(model, nn.Sequential):
         _nothing_of_its_own(model, nn.Sequential)
-        return list(model.named_children()) or _empty(model)
+        return _children_of(model)
     if isinstance(model, nn.ModuleList | nn.ModuleDict):
-        return list(model.named_children())
+        return _children_of(model)
     if type(model).__name__ == "TensorDictSequential" and isinstance(getattr(model, "module", None), nn.ModuleList):
-        return [(f"module.{name}", child) for name, child in model.module.named_children()]
+        return [(f"module.{name}", child) for name, child in _children_of(model.module)]
     if isinstance(model, Mapping):
         return [(str(name), call) for name, call in model.items()]
     if isinstance(model, Sequence) and not isinstance(model, str | bytes):
@@ -130,8 +130,9 @@ def _named(model: Any) -> list[tuple[str, Any]]:
     )
 
 
-def _empty(model: nn.Module) -> list[tuple[str, Any]]:
-    return []
+def _children_of(model: nn.Module) -> list[tuple[str, Any]]:
+    """Every child in its place; `named_children` leaves out a module that stands in a second place."""
+    return [(name, child) for name, child in model._modules.items() if child is not None]
 
 
 def _children(model: nn.Module) -> list[str]:
