@@ -37,6 +37,9 @@ class Reduction(Protocol):
     def check(self, engine: str) -> None:
         """Raise SweepError for what this engine cannot do exactly."""
 
+    def ready(self) -> None:
+        """Before any block runs, outside a step too."""
+
     def before(self, x: Any) -> Any:
         """Before the forward pass; returns the input to run on."""
 
@@ -188,6 +191,9 @@ class Replicated:
     def check(self, engine: str) -> None:
         pass
 
+    def ready(self) -> None:
+        pass
+
     def before(self, x: Any) -> Any:
         with torch.enable_grad():
             args, _ = self._ddp._pre_forward(x)  # type: ignore[no-untyped-call]
@@ -298,9 +304,12 @@ class Sharded:
                         "use engine='autograd', or put the two into one block",
                     )
 
-    def before(self, x: Any) -> Any:
+    def ready(self) -> None:
         if self._root is not None:
             _state(self._root)._lazy_init()  # so that the container can still be called itself, say for evaluation
+
+    def before(self, x: Any) -> Any:
+        self.ready()
         return x
 
     def begin(self) -> None:

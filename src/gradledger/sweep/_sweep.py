@@ -24,6 +24,7 @@ from gradledger.sweep._memory import MemoryWatch
 from gradledger.sweep._nested import Nested
 from gradledger.sweep._parallel import refuse
 from gradledger.sweep._plan import Keep, Plan, keeps
+from gradledger.sweep._planners import BudgetError
 from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
 from gradledger.sweep._profile import NO_TARGET, Profiler
 from gradledger.sweep._seed import roots_and_seeds
@@ -51,8 +52,8 @@ class Sweep:
         engine: "sweep", the explicit walk; "autograd", the same plan under one plain backward.
         generators: random generators that blocks draw from and that no module carries as an attribute.
         watch_cotangents: record norm, extremes, zeros and finiteness of every cotangent (read `cotangents`).
-        check_peak_every: measure the peak at every so many steps where there is a budget, and plan again when it is
-            over; 0: never.
+        check_peak_every: where there is a budget, measure the peak at the second step and then at every so many, and
+            plan again when it is over; 0: never.
 
     Everything a step leaves behind (`.grad`, what stays None, buffers, random state, the loss) has the bits of the
     plain forward and `loss.backward()`.  A step that raises leaves all of it as it was.
@@ -265,7 +266,8 @@ class Sweep:
         walk, plan = self._walk(x, y)
         self._steps += 1
         planned = self._plans.get(self.chain.key(x))
-        if self._every and self._steps % self._every == 0 and isinstance(planned, Planned) and planned.budget:
+        due = self._every and (self._steps == 2 or self._steps % self._every == 0)
+        if due and isinstance(planned, Planned) and planned.budget:
             return self._measured(walk, planned, x, y, gradient, inputs)
         return self._one(walk, plan, x, y, gradient, inputs, create_graph)
 
@@ -363,6 +365,8 @@ class Sweep:
         recomputes = given == "recompute_all" or any(depth for _, depth in keeps(plan.items))
         if recomputes:
             facts = chain.facts(key)
+            if chain.reduction is not None:
+                chain.reduction.ready()
             Profiler(chain.blocks, facts, chain.generators, x, NO_TARGET if collective else y).check()
             if given == "recompute_all":
                 from gradledger.sweep._plan import Segment
@@ -397,7 +401,10 @@ class Sweep:
             key = self.chain.key(x)
             over = worst.peak - planned.peak
             tighter = max(1, planned.budget - max(0, over))
-            again = solve(planned.costs, key, facts, budget=tighter, planner="optimal")
+            try:
+                again = solve(planned.costs, key, facts, budget=tighter, planner="optimal")
+            except BudgetError:
+                return loss  # nothing smaller is left; the warning stands
             self._plans[key] = Planned(
                 again.plan, again.costs, again.predicted, again.keep_peak, planned.budget, again.slack, key, facts
             )
