@@ -55,6 +55,7 @@ class Walk:
         self._partial: dict[int, Tensor] = {}
         self._looking = False
         self._emptied: set[int] = set()
+        self._made = False  # whether the cotangents at hand are the walk's own, not seeds that the caller may hold
         self._ends: tuple[Tensor, ...] = ()
         self._random: RandomState | None = None
         self._outer: tuple[Tensor, ...] = ()
@@ -213,7 +214,7 @@ class Walk:
             result = self._look(i, boundary, (given,), flat)
             out, roots = cut(result)
             facts.needs, facts.single = out.needs, out.spec is None
-            facts.edges = bool(roots) and all(not r.is_leaf and _holders(r) <= 3 + r._is_view() for r in roots)
+            facts.large = any(r.nbytes >= _vjp.LARGE for r in roots)
             self._unread(i, leaves, flat)
             self._learn(i, roots, leaves)
         # edges of the graph in the place of the outputs: whoever needs their memory has saved it
@@ -295,7 +296,7 @@ class Walk:
             self._learn(self.loss_at, roots, ends)
         if self._looking:
             settle_shared(self.facts)
-        self.cotangents = seeds
+        self.cotangents, self._made = seeds, False
         self._current = None
 
     def parameters(self) -> list[Tensor]:
@@ -323,6 +324,7 @@ class Walk:
                 if i in self.tape:
                     with self.reversing():
                         self.product(i)
+                self._made = True
                 if self.on_cotangent is not None:
                     self.on_cotangent(i, self.cotangents)
         self._into_the_data()
@@ -341,8 +343,11 @@ class Walk:
         if not roots and not any(id(p) in self._partial for p in facts.shared):
             self.cotangents = (None,) * len(leaves)
         elif facts.capture or tell or i in self._emptied or self.gradients.only is not None:
-            return self._captured(i, roots, d_out, leaves)
+            return self._captured(i, roots, d_out, leaves, last=not tell)
         else:
+            if self._made:
+                _vjp.hand_over(roots, d_out)
+            self.cotangents = ()
             _vjp.accumulate(tuple(roots), tuple(d_out))
             self.cotangents = tuple(leaf.grad for leaf in leaves)
             for leaf in leaves:
@@ -399,8 +404,16 @@ class Walk:
         return roots, d_out, recorded.leaves
 
     def _captured(
-        self, i: int, roots: list[_vjp.Root], d_out: list[Tensor], leaves: tuple[Tensor, ...], *, keep: bool = False
+        self,
+        i: int,
+        roots: list[_vjp.Root],
+        d_out: list[Tensor],
+        leaves: tuple[Tensor, ...],
+        *,
+        keep: bool = False,
+        last: bool = False,
     ) -> list[tuple[Tensor, Tensor]]:
+        """`last`: nobody reads `d_out` after this product."""
         facts = self.facts[i]
         if self.reduction is not None and self.reduction.by_accumulation:
             self.cotangents = tuple(_vjp.accumulate_and_observe(tuple(roots), tuple(d_out), leaves))
@@ -418,6 +431,9 @@ class Walk:
                     next_step="use register_post_accumulate_grad_hook, or Sweep(engine='autograd')",
                 )
         parameters = facts.parameters
+        if last and self._made:
+            _vjp.hand_over(roots, d_out)
+        self.cotangents = ()
         result = _vjp.capture(tuple(roots), tuple(d_out), leaves + parameters, keep=keep)
         self.cotangents = tuple(result[: len(leaves)])
         if not facts.shared and all(

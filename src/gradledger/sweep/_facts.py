@@ -33,7 +33,7 @@ class Facts:
         last_use: those of `shared` whose sum is complete after this block's reverse.
         needs: of the leaves of its output, which carry a gradient.
         single: its output is one tensor.
-        edges: its graph saves none of its outputs, so that holding them would hold memory.
+        large: its output is so large that it is not to be held an action too long.
         keep_reason: why it must not be run twice (None: it may; "" : not tried).
     """
 
@@ -50,7 +50,7 @@ class Facts:
     last_use: frozenset[int] = frozenset()
     needs: tuple[bool, ...] | None = None
     single: bool = False
-    edges: bool = False
+    large: bool = False
     keep_reason: str | None = ""
     generators: list[torch.Generator] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from gradledger.sweep._chain import Chain, Key
 from gradledger.sweep._cost import Costs
 from gradledger.sweep._describe import describe, picture
 from gradledger.sweep._facts import Facts
-from gradledger.sweep._plan import Keep, Plan, keeps
+from gradledger.sweep._plan import Keep, Plan
 from gradledger.sweep._planners import find
 from gradledger.sweep._profile import Profiler
 from gradledger.sweep._simulate import Simulation, simulate
@@ -105,8 +105,8 @@ def solve(costs: Costs, key: Key, facts: list[Facts], *, budget: Budget, planner
     """The plan for measured costs."""
     from gradledger.sweep.plans.budget import parse_budget
 
-    kept = simulate(Plan(tuple(Keep(i) for i in range(len(costs)))), costs).peak
     slack = _slack(facts)
+    kept = simulate(Plan(tuple(Keep(i) for i in range(len(costs)))), costs).peak + slack
     asked = None if budget is None else parse_budget(budget, keep_peak=kept)
     if planner in ("keep_all", "recompute_all", "every_k", "revolve"):
         if asked is not None:
@@ -119,8 +119,7 @@ def solve(costs: Costs, key: Key, facts: list[Facts], *, budget: Budget, planner
         made = find("budget").plan(
             costs, budget=asked if asked is not None else budget, reserve=slack, planner=planner, **options
         )
-    recomputes = any(depth for _, depth in keeps(made.items))
-    return Planned(made, costs, simulate(made, costs), kept, asked, slack if recomputes else 0, key, facts)
+    return Planned(made, costs, simulate(made, costs), kept, asked, slack, key, facts)
 
 
 def _slack(facts: Sequence[Facts]) -> int:

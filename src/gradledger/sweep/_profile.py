@@ -58,7 +58,7 @@ class Profiler:
         self._blocks, self._facts, self._generators = blocks, facts, generators
         self._x, self._y, self._repeats = x, y, repeats
         self._modules = list({id(m): m for b in blocks for m in b.modules}.values())
-        self.device = _device(blocks, x)
+        self.device = device_of(blocks, x)
 
     def measure(self) -> Costs:
         """Look, check that blocks can be replayed, and measure."""
@@ -397,7 +397,8 @@ def _address(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _device(blocks: Any, x: Any) -> torch.device:
+def device_of(blocks: Any, x: Any) -> torch.device:
+    """Where a chain computes: the device of its first parameter, else of its data."""
     for tensor in (*(p for b in blocks for p in b.parameters()), *torch.utils._pytree.tree_leaves(x)):
         if isinstance(tensor, Tensor):
             return tensor.device

@@ -41,7 +41,7 @@ class Straight:
         """`x`: an input for which `plain_enough(facts)` was found."""
         self._blocks, self._modules = blocks, modules
         self._calls = [b.call for b in blocks[:-1]]
-        self._edges = [f.edges for f in facts]
+        self._large = [f.large for f in facts]
         self._parameters = list({id(p): p for f in facts for p in f.parameters}.values())
         self._kind = (x.shape, x.dtype, x.device, x.stride())
         self._training = [m.training for m in modules]
@@ -61,13 +61,13 @@ class Straight:
 
     def backward(self, x: Tensor, y: Any) -> Tensor:
         """One step: the loss, and every `.grad`; or an error, and none of them."""
-        return _backward(self._blocks, self._calls, self._edges, self._parameters, x, y)
+        return _backward(self._blocks, self._calls, self._large, self._parameters, x, y)
 
 
 def _backward(
     blocks: Blocks,
     calls: Sequence[Callable[[Any], Any]],
-    edges: Sequence[bool],
+    large: Sequence[bool],
     parameters: list[Tensor],
     x: Tensor,
     y: Any,
@@ -83,7 +83,7 @@ def _backward(
             out = call(state)
             if not out.requires_grad:
                 raise _changed(blocks, len(outs))
-            outs.append(get_gradient_edge(out) if edges[len(outs)] else out)
+            outs.append(get_gradient_edge(out) if large[len(outs)] else out)
             state = out.detach()
             state.requires_grad_(True)
             leaves.append(state)
@@ -92,12 +92,15 @@ def _backward(
         root: _vjp.Root = loss
         d: Tensor | None = torch.ones_like(loss)
         while d is not None:
+            if d.nbytes >= _vjp.LARGE and root is not loss:
+                _vjp.hand_over((root,), (d,))
             _vjp.accumulate((root,), (d,))
             if not leaves:
                 break
             leaf = leaves.pop()
             root, d = outs.pop(), leaf.grad
             leaf.grad = None
+            del leaf  # its memory must not wait for the next product
     except Exception as error:
         gradients.undo()
         at = len(outs)

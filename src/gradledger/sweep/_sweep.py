@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -20,13 +22,13 @@ from gradledger.sweep._cotangents import CotangentLedger, Cotangents
 from gradledger.sweep._events import ReverseWalk
 from gradledger.sweep._executor import Walk
 from gradledger.sweep._gradients import Gradients
-from gradledger.sweep._memory import MemoryWatch
+from gradledger.sweep._memory import MemoryWatch, MemoryWatchError, Span
 from gradledger.sweep._nested import Nested
 from gradledger.sweep._parallel import refuse
 from gradledger.sweep._plan import Keep, Plan, keeps
 from gradledger.sweep._planners import BudgetError
 from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
-from gradledger.sweep._profile import NO_TARGET, Profiler
+from gradledger.sweep._profile import NO_TARGET, Profiler, device_of
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._straight import Straight, plain_enough
 from gradledger.sweep._verify import Verification, verify
@@ -378,38 +380,41 @@ class Sweep:
 
     def _measured(self, walk: Walk | Nested, planned: Planned, x: Any, y: Any, gradient: Any, inputs: Any) -> Any:
         """One step whose peak is compared with the prediction; when it is over the budget, a new plan is made."""
-        facts = self.chain.facts(self.chain.key(x))
-        device = Profiler(self.chain.blocks, facts, self.chain.generators, x, y).device
-        if isinstance(walk, Walk):
-            watch = MemoryWatch(device)
-            walk.on_action = lambda action: watch.mark(str(action))
-        else:
-            watch = MemoryWatch(device)
-        with watch:
+        watch = MemoryWatch(device_of(self.chain.blocks, x))
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(watch)
+            except MemoryWatchError:  # a profiler of the user's is running: measure another time
+                return self._one(walk, planned.plan, x, y, gradient, inputs)
+            if isinstance(walk, Walk):
+                walk.on_action = lambda action: watch.mark(str(action))
             loss = self._one(walk, planned.plan, x, y, gradient, inputs)
         worst = max(watch.spans, key=lambda span: span.peak)
         assert planned.budget is not None
         if worst.peak > planned.budget:
-            name = worst.name if not worst.name[-1].isdigit() else f"{worst.name} ({self._name(worst.name)})"
-            warnings.warn(
-                PeakWarning(
-                    f"gradledger sweep: {worst.peak} bytes at `{name}`, over the budget of {planned.budget} "
-                    f"(predicted {planned.peak}); planning again with what was missing set aside"
-                ),
-                stacklevel=4,
-            )
-            key = self.chain.key(x)
-            over = worst.peak - planned.peak
-            tighter = max(1, planned.budget - max(0, over))
-            try:
-                again = solve(planned.costs, key, facts, budget=tighter, planner="optimal")
-            except BudgetError:
-                return loss  # nothing smaller is left; the warning stands
-            self._plans[key] = Planned(
-                again.plan, again.costs, again.predicted, again.keep_peak, planned.budget, again.slack, key, facts
-            )
-            self._actions.pop(key, None)
+            self._tighten(planned, worst, x)
         return loss
+
+    def _tighten(self, planned: Planned, worst: Span, x: Any) -> None:
+        """Say where the budget was broken, and plan with what was missing set aside."""
+        assert planned.budget is not None
+        at = f"`{worst.name}` ({self._name(worst.name)})" if worst.name[-1].isdigit() else "the step"
+        warnings.warn(
+            PeakWarning(
+                f"gradledger sweep: {worst.peak} bytes at {at}, over the budget of {planned.budget} (predicted "
+                f"{planned.peak}); planning again with what was missing set aside"
+            ),
+            stacklevel=5,
+        )
+        key = self.chain.key(x)
+        missing = max(worst.peak - planned.budget, worst.peak - planned.peak)
+        facts = self.chain.facts(key)
+        try:
+            again = solve(planned.costs, key, facts, budget=max(1, planned.budget - missing), planner="optimal")
+        except BudgetError:
+            return  # nothing smaller is left; the warning stands
+        self._plans[key] = replace(again, budget=planned.budget)
+        self._actions.pop(key, None)
 
     def _name(self, action: str) -> str:
         return self.chain.blocks[int(action.split()[1])].name

@@ -57,6 +57,43 @@ def accumulate_and_observe(
     return seen
 
 
+LARGE = 1 << 16
+"""Bytes from which on a cotangent is handed over: below, the few microseconds that it takes are not worth it."""
+
+
+def hand_over(roots: Sequence[Root], d_out: Sequence[Tensor]) -> None:
+    """Let the engine own these cotangents, so that each is freed as soon as it has been used.
+
+    Whoever calls the engine holds what it passes until the engine returns, a whole cotangent longer than the engine
+    itself would in one long backward.  So each root's node is given, when its turn comes, another handle on the same
+    memory, and the handle that the caller holds is emptied.  The caller must not read `d_out` afterwards.
+    """
+    seen: set[int] = set()
+    nodes: set[Any] = set()
+    for root, d in zip(roots, d_out, strict=True):
+        node, number = (root.grad_fn, root.output_nr) if isinstance(root, Tensor) else (root.node, root.output_nr)
+        if d.layout is not torch.strided or d.nbytes < LARGE or node is None:
+            continue
+        if id(d) in seen or node in nodes or (isinstance(root, Tensor) and root.is_leaf):
+            return  # one tensor for several roots, or several roots at one node: leave the rest as it is
+        seen.add(id(d))
+        nodes.add(node)
+    for root, d in zip(roots, d_out, strict=True):
+        if id(d) in seen:
+            node, number = (root.grad_fn, root.output_nr) if isinstance(root, Tensor) else (root.node, root.output_nr)
+            _hand_over(node, number, d)
+
+
+def _hand_over(node: Any, number: int, d: Tensor) -> None:
+    def take(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        mine = given[number]
+        again = mine.detach() if mine is d else mine  # else others have been added to it already
+        d.data = torch.empty((), dtype=d.dtype, device=d.device).expand(d.shape)
+        return (*given[:number], again, *given[number + 1 :])
+
+    node.register_prehook(take)
+
+
 def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None], *, by_engine: bool = False) -> None:
     """Do to `parameter.grad` what the engine's accumulation would have done with `gradient`.
 
