@@ -229,7 +229,7 @@ def _case(problem: Problem, blocks: Blocks, budget: str | None, text: str | None
     given = read_plan(text, len(blocks) + 1)
     if isinstance(given, sweep.Plan):
         planned = _planned(problem, blocks, "keep", "optimal")
-        chosen, predicted = given, sweep.simulate(given, planned.costs).peak
+        chosen, predicted = given, sweep.simulate(given, planned.costs).peak + planned.slack
         bound = None if budget is None else _bytes(budget, planned.keep_peak)
     else:
         name = given if isinstance(given, str) else None
