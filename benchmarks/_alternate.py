@@ -20,8 +20,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a warning that older memory is released under the watch
-
 import torch
 
 Work = Callable[[], object]

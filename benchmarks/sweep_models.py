@@ -13,6 +13,7 @@ random_chain  token blocks of unequal width, cost and memory, drawn from a seed
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a warning that older memory is released under a memory watch
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
