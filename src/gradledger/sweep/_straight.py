@@ -87,12 +87,13 @@ def _backward(
             state = out.detach()
             state.requires_grad_(True)
             leaves.append(state)
-        loss: Tensor = blocks[-1].call(state, y)
+        root: _vjp.Root = blocks[-1].call(state, y)
         running, out, state = False, None, None  # held here, the last boundary would stay all the way back
-        root: _vjp.Root = loss
-        d: Tensor | None = torch.ones_like(loss)
+        assert isinstance(root, Tensor)
+        result = root.detach().clone()  # its memory may be that of all its terms
+        d: Tensor | None = torch.ones_like(root)
         while d is not None:
-            if d.nbytes >= _vjp.LARGE and root is not loss:
+            if d.nbytes >= _vjp.LARGE:
                 _vjp.hand_over((root,), (d,))
             _vjp.accumulate((root,), (d,))
             if not leaves:
@@ -111,7 +112,7 @@ def _backward(
         gradients.undo()
         raise
     gradients.finish()
-    return loss.detach()
+    return result
 
 
 def _changed(blocks: Blocks, at: int) -> SweepError:

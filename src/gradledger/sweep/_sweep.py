@@ -494,9 +494,10 @@ def _one_plan(given: Planned | Plan | str | None, budget: Budget) -> Plan | str 
 
 
 def _detached(loss: Any) -> Any:
+    """The losses without graph and in memory of their own: mse_loss returns a number in the memory of all its terms."""
     if isinstance(loss, Tensor):
-        return loss.detach()
-    return pytree.tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, loss)
+        return loss.detach().clone()
+    return pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, loss)
 
 
 def _bytes(given: Budget) -> int:
