@@ -33,11 +33,13 @@ def _keeps_its_budgets(problem: models.Problem) -> None:
     kept = sweep.plan(problem.blocks, example=example, loss=problem.loss_fn, repeats=1)
     seen = 0
     for budget in BUDGETS:
+        refused: list[int] = []
         try:
             planned = sweep.plan(problem.blocks, example=example, loss=problem.loss_fn, budget=budget, repeats=1)
         except sweep.BudgetError as error:
-            assert error.smallest is not None
-            assert error.smallest > float(budget.rstrip("%")) / 100 * kept.keep_peak
+            refused.append(error.smallest or 0)
+        if refused:
+            assert refused[0] > float(budget.rstrip("%")) / 100 * kept.keep_peak
             continue
         for engine in ("sweep", "autograd"):
             one = sweep.Sweep(problem.blocks, problem.loss_fn, plan=planned, engine=engine)
@@ -119,8 +121,7 @@ def test_a_peak_over_the_budget_is_noticed_and_planned_again() -> None:
     for block in blocks:
         block.times[0] = 2
     with pytest.warns(sweep.PeakWarning, match=r"over the budget of \d+ .*planning again"):
-        for _ in range(2):
-            one.backward(x, y)
+        one.backward(x, y)  # the sixth step, and every second one is measured
     after = one.plan_for(x)
     assert isinstance(before, sweep.Planned)
     assert isinstance(after, sweep.Planned)
