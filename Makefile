@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-for
+# Two processes, each test file whole in one of them: fixtures of a file are made once, and half the time is saved.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 # One thread: the programs here are tiny, and a second thread only adds noise and cost to them.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -41,7 +43,7 @@ types: setup
 	$(BIN)/mypy --strict src/
 
 pytest: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 docs: setup
 	$(BIN)/python -m pytest tests/docs
@@ -50,7 +52,7 @@ docs: setup
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src/
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .gradledger
