@@ -283,6 +283,11 @@ def other(rank: int) -> dict[str, Any]:
     out["budget grads"] = [p.grad.clone() for p in ddp.parameters()]
     out["verified"] = str(s.verify(x, y))
 
+    torch.manual_seed(3)
+    wrapped = DistributedDataParallel(sweep.wrap(layers(), layers=["0", "2"]))
+    mse(wrapped(x), y).backward()
+    out["wrapped"] = [p.grad.clone() for p in wrapped.parameters()]
+
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -301,6 +306,12 @@ def other(rank: int) -> dict[str, Any]:
     twice = nn.Sequential(both := nn.Linear(WIDTH, WIDTH), nn.Tanh(), both)
     fully_shard(both, mesh=mesh)
     refused("sharded twice", lambda: sweep.Sweep(twice, mse))
+    whole_loss = mse(twice(x), y)
+    whole_loss.backward()
+    out["twice plainly"] = [_whole(p.grad).clone() for p in twice.parameters()]
+    twice.zero_grad()
+    sweep.Sweep(twice, mse, engine="autograd").backward(x, y)
+    out["twice"] = [_whole(p.grad).clone() for p in twice.parameters()]
     watched = sweep.Sweep(net, mse, watch_cotangents=True)
     watched.backward(x.double(), y.double())
     out["watched"] = [record.block for record in watched.cotangents.reverse] if watched.cotangents else None

@@ -189,12 +189,18 @@ def test_a_failed_loss_leaves_the_next_step_as_ever(results: list[dict[str, Any]
         equal(found["after failure"], found["never failed"])
 
 
-@pytest.mark.parametrize("way", ["by hand", "own loss", "budget grads"])
+@pytest.mark.parametrize("way", ["by hand", "own loss", "budget grads", "wrapped"])
 def test_every_way_to_walk_is_reduced(results: list[dict[str, Any]], way: str) -> None:
     for rank in (0, 1):
         found = result(results, rank, "other")
         equal(found[way], found["never failed"])
     equal(result(results, 0, "other")[way], result(results, 1, "other")[way])
+
+
+def test_a_sharded_module_that_stands_twice_goes_under_one_backward(results: list[dict[str, Any]]) -> None:
+    for rank in (0, 1):
+        found = result(results, rank, "other")
+        equal(found["twice"], found["twice plainly"])
 
 
 def test_verify_and_cotangents_work_beyond_one_process(results: list[dict[str, Any]]) -> None:
