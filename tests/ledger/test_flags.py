@@ -159,7 +159,7 @@ def test_looking_consumes_nothing_and_tells_used_from_fresh(kind: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [iter([1, 2]), (x for x in range(3)), filter(None, [1]), [1], itertools.count(), "text", None, map(len, [])],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_other_iterators_are_none_of_our_business(value: object) -> None:
     assert parameters_code().look(value) is None
