@@ -57,7 +57,7 @@ class Stream(IterableDataset[float]):
         ({"batch_sampler": [[0, 1], [2]]}, 0, True),
         ({"batch_size": None}, 10, False),
     ],
-    ids=lambda value: "+".join(f"{k}={type(v).__name__}" for k, v in value.items()) if isinstance(value, dict) else None,
+    ids=lambda value: "+".join(f"{k}={type(v).__name__}" for k, v in value.items()) if type(value) is dict else None,
 )
 def test_what_a_loader_promises(options: dict[str, object], length: int, shuffled: bool) -> None:
     with watching(loaders) as watch:
