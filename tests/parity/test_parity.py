@@ -155,7 +155,8 @@ def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], F
     assert under_watch.stdout == alone.stdout
     assert under_watch.stderr == alone.stderr
     assert under_watch.exit_code == alone.exit_code
-    assert alone.exit_code in (case.exit_code, case.or_else), "the program did not come to the end that this case is about"
+    ends = (case.exit_code, case.or_else)
+    assert alone.exit_code in ends, "the program did not come to the end that this case is about"
     assert alone.stdout or alone.stderr
     if case.reports:
         told = json.loads(report.read_text())
