@@ -197,11 +197,14 @@ def one_argument():
     return chain(), X, Y, lambda output: output.sum()
 """
 
-# Runs the command once per line of words, each in a fork, so that torch is loaded once for all of them.
+# Runs the command once per line of words, each in a fork, so that torch is loaded once for all.
 DRIVER = """\
 import json, os, sys, tempfile, traceback
 import torch
+from gradledger import sweep
+from gradledger.cli.main import entry
 
+torch.optim.SGD([torch.ones(1, requires_grad=True)])  # the first optimizer of a process loads half of torch
 results = {}
 for name, words in json.load(sys.stdin).items():
     streams = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
@@ -212,7 +215,6 @@ for name, words in json.load(sys.stdin).items():
         sys.argv[:] = ["gradledger", "sweep", *words]
         code = 0
         try:
-            from gradledger.cli.main import entry
             entry()
         except SystemExit as end:
             code = end.code or 0
@@ -240,7 +242,7 @@ def command(tmp_path: Path) -> Run:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         program = str(Path(sys.executable).with_name("gradledger"))
         return subprocess.run(
-            [program, "sweep", *words], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=180, check=False
+            [program, "sweep", *words], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300, check=False
         )
 
     return run
@@ -428,7 +430,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env=ENV,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -99,6 +99,11 @@ def measure(sweep: Sweep, x: Any, y: Any, *, repeats: int | None = None) -> Meas
     return Measured(*peaks, tuple(times[0]), tuple(times[1]))
 
 
+def environment() -> dict[str, Any]:
+    """What figures depend on besides the model."""
+    return {"torch": torch.__version__, "threads": torch.get_num_threads()}
+
+
 def check_places(where: dict[str, list[str]]) -> None:
     """Refuse a model or a batch without values; `where` is what `places` returned.
 

@@ -135,15 +135,13 @@ def _run(verb: str, target: str, as_json: str | None, arguments: str, work: Work
 
 def _work(problem: Problem, document: Document, work: Work) -> int:
     """`work`, with whatever the model raises said in one message."""
-    import torch
-
     from gradledger.sweep import blocks as read
-    from gradledger.sweep._measure import check_places, places
+    from gradledger.sweep._measure import check_places, environment, places
 
     blocks = read(problem.model)
     where = places(blocks, problem.x, problem.y)
     check_places(where)
-    document.update(torch=torch.__version__, threads=torch.get_num_threads(), devices=where)
+    document.update(environment(), devices=where)
     try:
         return work(problem, blocks, document)
     except GradledgerError:
