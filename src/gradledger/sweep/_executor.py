@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
@@ -44,16 +46,19 @@ class Walk:
         self._before, self._after = actions[:split], actions[split + 1 :]
         self._again = {a.block for a in actions if a.kind == "run"}
         self._places = {a.block: a.place for a in actions if a.kind == "offload"}
+        self._away: _offload.Away | None = None
         self.tape: dict[int, Recorded] = {}
         self._held: dict[int, Boundary] = {}
         self._found: dict[int, Found] = {}
         self._first: list[Found] = []
-        self.tapes_out: dict[int, _offload.Saved] = {}
+        self._tapes_out: dict[int, _offload.Saved] = {}
         self._held_out: dict[int, _offload.Moved] = {}
         self._current: Boundary | None = None
         self._at = 0
         self._partial: dict[int, Tensor] = {}
         self._looking = False
+        self.quiet = False  # a step that is only measured is told to nobody
+        self._told = False
         self._emptied: set[int] = set()
         self._made = False  # whether the cotangents at hand are the walk's own, not seeds that the caller may hold
         self._ends: tuple[Tensor, ...] = ()
@@ -106,10 +111,11 @@ class Walk:
                 given, ends, flat = open_up(boundary, copies=facts.copies, fresh=boundary is self.x)
                 self._ends = ends
                 if facts.looked:
-                    with self._capture(i), self._around(i):
+                    with self._capture(i), self._around(i, y):
                         loss = self._call(i, given, y)
                 else:
-                    loss = self._look(i, boundary, (given, y), flat)
+                    with self._around(i, y):
+                        loss = self._look(i, boundary, (given, y), flat)
                     self._unread(i, ends, flat)
                 del given, flat
                 self._current = boundary = None  # type: ignore[assignment]
@@ -136,12 +142,13 @@ class Walk:
         elif kind == "drop":
             del self._held[i]
         elif kind == "offload":
-            pass  # its tensors moved while it was recorded
+            self._move_out(i)
         elif kind == "fetch":
-            self.tapes_out[i].fetch()
+            if i in self._tapes_out:  # not there: a loss that the caller computes
+                self._tapes_out[i].fetch()
         elif kind == "offload_held":
             assert action.place is not None
-            self._held_out[i] = _offload.Moved(self._held.pop(i), action.place)
+            self._held_out[i] = _offload.Moved(self._held.pop(i), action.place, self._outside())
         elif kind == "fetch_held":
             self._held_out[i].fetch()
         else:
@@ -211,7 +218,8 @@ class Walk:
             if facts.capture and not isinstance(self.blocks[i].call, nn.Module):
                 self._any_new(i, roots, leaves)
         else:
-            result = self._look(i, boundary, (given,), flat)
+            with self._around(i):
+                result = self._look(i, boundary, (given,), flat)
             out, roots = cut(result)
             facts.needs, facts.single = out.needs, out.spec is None
             facts.large = any(r.nbytes >= _vjp.LARGE for r in roots)
@@ -224,22 +232,42 @@ class Walk:
         self._let_go(i, leaves)
         self._advance(i, out)
 
-    def _around(self, i: int) -> AbstractContextManager[Any]:
-        """What surrounds the recording of block i: the plan moves what it saves out, or a profile looks at it."""
+    def _around(self, i: int, *given: Any) -> AbstractContextManager[Any]:
+        """What surrounds the recording of block i: the plan will move what it saves out, or a profile looks at it."""
         place = self._places.get(i)
         if place is not None:
-            moved = self.tapes_out[i] = _offload.Saved(place)
+            block = self.blocks[i]  # its buffers may be other ones than at the start, where it is run again
+            stay = (*block.parameters(), *(b for _, _, b in block.buffers()), *pytree.tree_leaves(given))
+            moved = self._tapes_out[i] = _offload.Saved(place, self._outside(), _offload.addresses(stay))
             return moved
         return nullcontext() if self.recording is None else self.recording(i)
+
+    def _outside(self) -> _offload.Away:
+        if self._away is None:
+            parts = [(*b.parameters(), *(buffer for _, _, buffer in b.buffers())) for b in self.blocks]
+            self._away = _offload.Away((*self.x.flat, *(t for part in parts for t in part)))
+        return self._away
+
+    def _move_out(self, i: int) -> None:
+        """What tape i has saved, and its input leaves, which are not read again: only their shape is."""
+        if i in self._tapes_out:
+            self._tapes_out[i].move()
+            for leaf in self.tape[i].leaves:
+                if sys.getrefcount(leaf) <= _HANDLES and leaf.layout is torch.strided:
+                    self._empty(i, leaf)
 
     def _let_go(self, i: int, leaves: tuple[Tensor, ...]) -> None:
         """Free the input tensors that no graph has saved: their leaves keep their shape, not their memory."""
         facts = self.facts[i]
-        for k in facts.unsaved if self._again else facts.droppable:
+        for k in facts.unsaved if self._again or self._places else facts.droppable:
             leaf = leaves[k]
-            if _uses(leaf) == 2:  # this handle, and the leaf of the graph
-                self._emptied.add(i)
-                leaf.data = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
+            if sys.getrefcount(leaf) <= _HANDLES:  # else a block has kept it beside its graph
+                self._empty(i, leaf)
+
+    def _empty(self, i: int, leaf: Tensor) -> None:
+        if _uses(leaf) == 2:  # Python's handle, and the leaf of the graph
+            self._emptied.add(i)
+            leaf.data = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
 
     # looking ------------------------------------------------------------------------------------------------------
 
@@ -297,7 +325,20 @@ class Walk:
         if self._looking:
             settle_shared(self.facts)
         self.cotangents, self._made = seeds, False
+        self.tell_begins(roots)
         self._current = None
+
+    def tell_begins(self, roots: Sequence[Tensor] = ()) -> None:
+        """Tell whoever watches the program that gradients are about to be filled."""
+        if not self.quiet and not self._told and passes.anyone():
+            self._told = True
+            passes.begins(roots)
+
+    def tell_ends(self, error: BaseException | None = None) -> None:
+        """Tell that they are."""
+        if self._told:
+            self._told = False
+            passes.ends(error)
 
     def parameters(self) -> list[Tensor]:
         """Every leaf that the walk may give a gradient, each once."""
@@ -311,7 +352,7 @@ class Walk:
         self.gradients = gradients
         autocast = bool(self.ambient.autocast)
         with torch.enable_grad():
-            for action in (Action("reverse", self.loss_at), *self._after[1:]):
+            for action in self._after:
                 if self.on_action is not None:
                     self.on_action(action)
                 if action.kind != "reverse":
@@ -320,6 +361,8 @@ class Walk:
                     continue
                 i = action.block
                 self._current = None
+                if i in self._tapes_out:
+                    self._tapes_out.pop(i).land()
                 yield i
                 if i in self.tape:
                     with self.reversing():
@@ -478,13 +521,21 @@ class Walk:
         self._held.clear()
         self._found.clear()
         self._first.clear()
-        self.tapes_out.clear()
+        for away in (*self._tapes_out.values(), *self._held_out.values()):
+            away.close()
+        self._tapes_out.clear()
         self._held_out.clear()
+        if self._away is not None:
+            self._away.close()
         self.deferred.clear()
         self._partial.clear()
         self._current = None
         self._ends = ()
         self.cotangents = ()
+
+
+_HANDLES = 3
+"""Python's references to an input leaf that a record holds and nobody else: the record's, the asker's, the count's."""
 
 
 def _only_once(error: RuntimeError) -> bool:

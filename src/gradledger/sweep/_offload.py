@@ -1,172 +1,589 @@
-"""Tensors moved out between forward and reverse: to the host's memory or to a file, and fetched back ahead of use."""
+"""Tensors moved out between forward and reverse: to the host's memory or to a file, and fetched back ahead of use.
+
+What moves is whole storages, each once: a tensor comes back with its shape, strides and type, and what were views of
+one memory are views of one memory again.  Parameters, buffers, the data and what is too small to be worth a call stay.
+Bytes are written by the thread that computes (the memory is to be free when the next block runs) and read by one
+thread beside it, into memory that the computing thread has taken, so that the allocator's books are where they belong.
+
+The file has no name and is open only here: it is gone with the walk, and with the process however that ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
+import shutil
+import statistics
 import tempfile
 import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from gradledger.core.errors import SweepError
 from gradledger.sweep._action import Place
 from gradledger.sweep._state import Boundary
 
+SMALL = 1024
+"""Bytes of a storage below which moving it costs more than it frees."""
+
+_PIECE = 1 << 26  # bytes of one read or write: between two of them an interrupt is heard
+
+
+class OffloadWarning(UserWarning):
+    """Moving out was asked for, and does not free what it is meant to free."""
+
+
+# the thread beside ----------------------------------------------------------------------------------------------------
+
 _pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
 
 
-def _worker() -> ThreadPoolExecutor:
-    """One thread that copies while the device, or the other core, computes."""
+def _beside(work: Callable[[], Any]) -> Future[Any] | None:
+    """Start `work` on the one thread that reads; None where no thread can be had any more (the interpreter ends)."""
     global _pool
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(1, thread_name_prefix="gradledger-offload")
-        return _pool
-
-
-class Stored:
-    """One tensor moved out, with the strides and the device that it had."""
-
-    __slots__ = ("_coming", "_device", "_dtype", "_home", "_path", "_shape", "_stride")
-
-    def __init__(self, tensor: Tensor, place: Place, folder: Path | None) -> None:
-        self._device, self._dtype = tensor.device, tensor.dtype
-        self._shape, self._stride = tensor.shape, tensor.stride()
-        self._coming: Future[Tensor] | None = None
-        self._home: Tensor | None = None
-        self._path: Path | None = None
-        flat = _flat(tensor.detach())
-        if place == "host":
-            pinned = flat.device.type != "cpu" and torch.cuda.is_available()
-            self._home = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=pinned).copy_(flat)
-            return
-        assert folder is not None
-        number, name = tempfile.mkstemp(dir=folder, suffix=".tensor")
-        os.close(number)
-        self._path = Path(name)
         try:
-            flat.cpu().view(torch.uint8).numpy().tofile(self._path)
-        except OSError as error:
-            self.forget()
+            return _pool.submit(work)
+        except RuntimeError:
+            return None
+
+
+def _in_child() -> None:
+    """A forked child has no such thread: it starts its own."""
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+# the file -------------------------------------------------------------------------------------------------------------
+
+
+class Scratch:
+    """One private file without a name, in the folder for temporary files (TMPDIR); room that was read is used again."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "preadv"):
             raise SweepError(
-                got=f"{error.strerror or error} while {flat.numel() * flat.element_size()} bytes were moved to disk",
-                wanted="room for what the plan moves out",
-                where=f"offload to {folder}",
-                next_step="free some space, point TMPDIR at another disk, or plan without @disk",
+                got="a system whose files cannot be read at a place (no preadv)",
+                wanted="Linux or macOS",
+                where="offload to disk",
+                next_step="plan with place='host', or without offload",
+            )
+        self.folder = "the folder for temporary files"
+        try:
+            self.folder = tempfile.gettempdir()
+            file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115  closed by the finalizer
+        except OSError as error:
+            raise SweepError(
+                got=f"{error.strerror or error} in {self.folder}, where a file for what moves out is to be made",
+                wanted="a folder that can be written to",
+                where="offload to disk",
+                next_step="make it writable, point TMPDIR at another disk, or plan without @disk",
             ) from error
+        _warn_of_memory(self.folder)
+        self._file = file.fileno()
+        self._end = 0
+        self._free: list[tuple[int, int]] = []  # (bytes, where)
+        self.close = weakref.finalize(self, file.close)
+
+    def write(self, pieces: Iterable[memoryview], size: int) -> int:
+        """Write pieces of `size` bytes in all, one after another; returns where they begin."""
+        fitting = [hole for hole in self._free if hole[0] >= size]
+        if fitting:
+            hole = min(fitting)
+            self._free.remove(hole)
+            at = hole[1]
+            if hole[0] > size:
+                self._free.append((hole[0] - size, at + size))
+        else:
+            at, self._end = self._end, self._end + size
+        done = 0
+        try:
+            for piece in pieces:
+                for start in range(0, len(piece), _PIECE):
+                    part = piece[start : start + _PIECE]
+                    while part:
+                        count = write_at(self._file, part, at + done)
+                        if count <= 0:
+                            raise OSError(errno.EIO, "nothing was written")
+                        part, done = part[count:], done + count
+        except OSError as error:
+            raise self._failed(error, f"moved out (of {size})", size - done) from error
+        return at
+
+    def read(self, pieces: Iterable[memoryview], at: int) -> None:
+        """Fill the pieces from where `write` has put them."""
+        done = 0
+        try:
+            for piece in pieces:
+                for start in range(0, len(piece), _PIECE):
+                    part = piece[start : start + _PIECE]
+                    while part:
+                        count = read_at(self._file, part, at + done)
+                        if count <= 0:
+                            raise OSError(errno.EIO, "the file ends too early")
+                        part, done = part[count:], done + count
+        except OSError as error:
+            raise self._failed(error, "read back", done) from error
+
+    def give(self, at: int, size: int) -> None:
+        """What was written there is not needed any more."""
+        self._free.append((size, at))
+        joined: list[tuple[int, int]] = []
+        for length, start in sorted(self._free, key=lambda hole: hole[1]):
+            if joined and joined[-1][1] + joined[-1][0] == start:
+                joined[-1] = (joined[-1][0] + length, joined[-1][1])
+            else:
+                joined.append((length, start))
+        if joined[-1][1] + joined[-1][0] == self._end:
+            self._end = joined.pop()[1]
+        self._free = joined
+
+    def _failed(self, error: OSError, what: str, size: int) -> SweepError:
+        room = ""
+        with contextlib.suppress(OSError):
+            room = f", {shutil.disk_usage(self.folder).free} free there"
+        reading = what == "read back"
+        return SweepError(
+            got=f"{error.strerror or error}: {size} bytes could not be {what}"
+            if not reading
+            else f"{error.strerror or error} after {size} bytes were {what}",
+            wanted="room for what the plan moves out" if not reading else "the bytes that were moved out",
+            where=f"offload to a file in {self.folder}{room}",
+            next_step="free some space, point TMPDIR at another disk, or plan without @disk"
+            if not reading
+            else "look after that disk, point TMPDIR at another, or plan without @disk",
+        )
+
+
+def write_at(file: int, part: memoryview, at: int) -> int:
+    """One write; returns how many bytes went."""
+    return os.pwrite(file, part, at)
+
+
+def read_at(file: int, part: memoryview, at: int) -> int:
+    """One read; returns how many bytes came."""
+    return os.preadv(file, [part], at)
+
+
+@functools.cache
+def _warn_of_memory(folder: str) -> None:
+    if _in_memory(folder):
+        warnings.warn(
+            OffloadWarning(
+                f"gradledger sweep: {folder} is a file system in memory (tmpfs), so what moves there frees nothing; "
+                "point TMPDIR at a disk"
+            ),
+            stacklevel=2,
+        )
+
+
+def _in_memory(folder: str) -> bool:
+    """Whether a folder lies in memory, where the system tells."""
+    try:
+        rows = [row.split(" ") for row in Path("/proc/self/mountinfo").read_text().splitlines()]
+    except OSError:
+        return False
+    real = os.path.realpath(folder)
+    best, kind = "", ""
+    for row in rows:
+        point = row[4].encode().decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, row[row.index("-") + 1]
+    return kind in ("tmpfs", "ramfs")
+
+
+# storages -------------------------------------------------------------------------------------------------------------
+
+
+class Shipment:
+    """Storages moved out together; `fetch` begins to bring copies back, `arrive` hands them over.  Once."""
+
+    def __init__(self, storages: list[UntypedStorage], place: Place, away: Away) -> None:
+        self._sizes = [s.nbytes() for s in storages]
+        self._devices = [s.device for s in storages]
+        self._back: list[Tensor] = []
+        self._coming: Future[Any] | None = None
+        self._process = os.getpid()
+        self._file: Scratch | None = None
+        self._home: list[Tensor] = []
+        if place == "host":
+            self._home = [_to_host(_bytes(s)) for s in storages]
+            return
+        self._file = away.file()
+        here = (_bytes(s) if s.device.type == "cpu" else _to_host(_bytes(s)) for s in storages)
+        self._at = self._file.write((memoryview(_numpy(t)) for t in here), sum(self._sizes))
 
     def fetch(self) -> None:
         """Begin to bring it back."""
-        if self._coming is None:
-            self._coming = _worker().submit(self._load)
+        if self._back:
+            return
+        self._back = [
+            torch.empty(n, dtype=torch.uint8, device=d) for n, d in zip(self._sizes, self._devices, strict=True)
+        ]
+        self._process = os.getpid()
+        self._coming = _beside(self._job())
 
-    def tensor(self) -> Tensor:
-        """The tensor as it was: shape, strides, device, bits."""
+    def arrive(self) -> list[UntypedStorage]:
+        """Wait for it; the storages, in the order in which they were given."""
+        self.fetch()
         coming, self._coming = self._coming, None
-        value = self._load() if coming is None else coming.result()
-        self.forget()
-        return value
-
-    def forget(self) -> None:
-        """Remove what is left of it outside."""
-        self._home = None
-        if self._path is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-            self._path = None
-
-    def _load(self) -> Tensor:
-        size = (
-            1 + sum((n - 1) * s for n, s in zip(self._shape, self._stride, strict=True)) if self._shape.numel() else 0
-        )
-        if self._path is not None:
-            raw = torch.from_file(str(self._path), shared=False, size=size * self._dtype.itemsize, dtype=torch.uint8)
-            flat = raw.view(self._dtype).clone()
+        if coming is None or self._process != os.getpid():  # a thread that a fork has left behind brings nothing
+            ready = self._job()()
         else:
-            assert self._home is not None
-            flat = self._home.clone() if self._device.type == "cpu" else self._home
-        return torch.as_strided(flat.to(self._device, non_blocking=True), self._shape, self._stride)
+            ready = coming.result()
+        for device, event in ready:
+            torch.cuda.current_stream(device).wait_event(event)
+        back = [t.untyped_storage() for t in self._back]
+        self._back, self._home = [], []
+        if self._file is not None:
+            self._file.give(self._at, sum(self._sizes))
+            self._file = None
+        return back
+
+    def close(self) -> None:
+        """Let go of it; nothing is on its way afterwards."""
+        coming, self._coming = self._coming, None
+        if coming is not None and not coming.cancel() and self._process == os.getpid():
+            with contextlib.suppress(BaseException):
+                for device, event in coming.result():
+                    torch.cuda.current_stream(device).wait_event(event)
+        self._back, self._home, self._file = [], [], None
+
+    def _job(self) -> Callable[[], list[tuple[torch.device, Any]]]:
+        """What brings it back, with nothing of this object in it but what it reads and fills."""
+        gpus = {d for d in self._devices if d.type == "cuda"}
+        sides: dict[torch.device, Any] = {}
+        for device in gpus:  # the memory was taken on the current stream: what used it before must be over
+            side = sides[device] = _side(device)
+            side.wait_stream(torch.cuda.current_stream(device))
+        return functools.partial(
+            _bring, self._back, self._home, self._file, self._at if self._file is not None else 0, sides
+        )
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """The tensor's stretch of memory, gaps and all, as one dimension."""
-    if not tensor.numel():
-        return torch.empty(0, dtype=tensor.dtype)
-    size = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return torch.as_strided(tensor, (size,), (1,))
+def _bring(
+    back: list[Tensor], home: list[Tensor], file: Scratch | None, at: int, sides: dict[torch.device, Any]
+) -> list[tuple[torch.device, Any]]:
+    """Fill `back`; on a GPU by a stream of its own, whose end is told as an event."""
+    if file is not None:
+        here = [t if t.device.type == "cpu" else _pinned(t.numel()) for t in back]
+        file.read([memoryview(_numpy(t)) for t in here], at)
+    else:
+        here = home
+    for mine, theirs in zip(back, here, strict=True):
+        if mine is theirs:
+            continue
+        if mine.device.type == "cpu":
+            _numpy(mine)[:] = _numpy(theirs)  # numpy's copy: one thread, and it lets the others compute
+        else:
+            with torch.cuda.stream(sides[mine.device]):
+                mine.copy_(theirs, non_blocking=True)
+    return [(device, side.record_event()) for device, side in sides.items()]
 
 
-def _folder(place: Place) -> Path | None:
-    return Path(tempfile.mkdtemp(prefix="gradledger-offload-")) if place == "disk" else None
+@functools.cache
+def _side(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
+
+
+def _pinned(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+
+
+def _to_host(flat: Tensor) -> Tensor:
+    """A copy in the host's memory, waited for: the memory it leaves is to be used again at once."""
+    if flat.device.type == "cpu":
+        return flat.clone()
+    return _pinned(flat.numel()).copy_(flat)
+
+
+def _bytes(storage: UntypedStorage) -> Tensor:
+    """The storage as one row of bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _numpy(flat: Tensor) -> Any:
+    return flat.numpy()
+
+
+# tensors --------------------------------------------------------------------------------------------------------------
+
+
+class Packed:
+    """A tensor as it is here, or what is known of it while its memory is away."""
+
+    __slots__ = ("__weakref__", "_cargo", "_conj", "_dtype", "_layout", "_neg", "changed", "index", "tensor", "version")
+
+    def __init__(self, tensor: Tensor, cargo: Cargo, version: int) -> None:
+        self.tensor: Tensor | None = tensor
+        self.version = version
+        self.changed = False
+        self.index = -1  # of its storage in the shipment
+        self._cargo = cargo
+
+    def leave(self, index: int) -> None:
+        """Its storage has been moved out."""
+        tensor = self.tensor
+        assert tensor is not None
+        self.changed = tensor._version != self.version
+        self._layout = (tensor.storage_offset(), tensor.shape, tensor.stride())
+        self._dtype, self._conj, self._neg = tensor.dtype, tensor.is_conj(), tensor.is_neg()
+        self.tensor, self.index = None, index
+
+    def land(self, storage: UntypedStorage) -> None:
+        """Its storage is back."""
+        tensor = torch.empty(0, dtype=self._dtype, device=storage.device).set_(storage, *self._layout)  # type: ignore[call-overload]
+        if self._conj:
+            tensor = tensor.conj()
+        if self._neg:
+            tensor = torch._neg_view(tensor)
+        self.tensor, self.index, self.version = tensor, -1, tensor._version
+
+    def value(self) -> Tensor:
+        """The tensor as it was saved.
+
+        Raises SweepError where it has been written to since, as the engine itself raises.
+        """
+        if self.tensor is None:
+            self._cargo.land()
+        tensor = self.tensor
+        assert tensor is not None
+        if self.changed or tensor._version != self.version:
+            raise SweepError(
+                got=f"a tensor {tuple(tensor.shape)} that the reverse pass needs and that was written to in place",
+                wanted="its value as it was when it was saved",
+                where="reverse",
+                next_step="use the out-of-place operation (x = x + y); a plain backward refuses this too",
+            )
+        return tensor
+
+
+class Cargo:
+    """Tensors that move out together: each storage of theirs once."""
+
+    def __init__(self, place: Place, away: Away, here: Collection[int]) -> None:
+        self._place, self._away, self._here = place, away, here
+        self._packed: list[weakref.ref[Packed]] = []
+        self._shipment: Shipment | None = None
+
+    def add(self, tensor: Tensor, version: int) -> Packed:
+        """Take it along; only what is alive when `move` is called moves."""
+        packed = Packed(tensor, self, version)
+        self._packed.append(weakref.ref(packed))
+        return packed
+
+    def move(self) -> None:
+        """Move out what may move."""
+        index: dict[int, int] = {}
+        storages: list[UntypedStorage] = []
+        leaving: list[tuple[Packed, int]] = []
+        alive = [packed for ref in self._packed if (packed := ref()) is not None]
+        for packed in alive:
+            tensor = packed.tensor
+            if tensor is None or not _movable(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if storage.nbytes() < SMALL or storage._cdata in self._here or storage._cdata in self._away.here:
+                continue
+            if storage._cdata not in index:
+                index[storage._cdata] = len(storages)
+                storages.append(storage)
+            leaving.append((packed, index[storage._cdata]))
+        self._packed = [weakref.ref(packed) for packed, _ in leaving]
+        if storages:
+            self._shipment = Shipment(storages, self._place, self._away)
+            for packed, at in leaving:
+                packed.leave(at)
+
+    def fetch(self) -> None:
+        """Begin to bring it back."""
+        if self._shipment is not None:
+            self._shipment.fetch()
+
+    def land(self) -> None:
+        """Wait for it; every tensor that is still asked for is there afterwards."""
+        shipment, self._shipment = self._shipment, None
+        if shipment is None:
+            return
+        storages = shipment.arrive()
+        for ref in self._packed:
+            packed = ref()
+            if packed is not None and packed.tensor is None:
+                packed.land(storages[packed.index])
+        self._packed.clear()
+
+    def close(self) -> None:
+        """Let go of what is away."""
+        if self._shipment is not None:
+            self._shipment.close()
+            self._shipment = None
+
+
+def _movable(tensor: Tensor) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor._is_zerotensor()
+        and tensor.untyped_storage().nbytes() > 0
+    )
 
 
 class Saved:
-    """A context in which what the graph saves is moved out; parameters and small tensors stay."""
+    """A context in which a block is recorded; what its graph saves can be moved out and is fetched back."""
 
-    def __init__(self, place: Place | None) -> None:
-        assert place is not None
-        self._place: Place = place
-        self._folder = _folder(place)
-        self._stored: dict[tuple[int, int, tuple[int, ...]], Stored] = {}
-        self._hooks = saved_tensors_hooks(self._pack, self._unpack)
+    def __init__(self, place: Place, away: Away, here: Collection[int]) -> None:
+        """`here`: addresses of storages that stay."""
+        self._cargo = Cargo(place, away, here)
+        self._hooks: saved_tensors_hooks | None = None
+        self.move, self.fetch, self.land, self.close = (
+            self._cargo.move,
+            self._cargo.fetch,
+            self._cargo.land,
+            self._cargo.close,
+        )
 
     def __enter__(self) -> Saved:
+        # made here and dropped on exit: a hook that held this object, held by it, would keep the tensors alive
+        self._hooks = saved_tensors_hooks(self._pack, _unpack)
         self._hooks.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._hooks.__exit__(kind, error, at)
+        hooks, self._hooks = self._hooks, None
+        assert hooks is not None
+        hooks.__exit__(kind, error, at)
 
     def _pack(self, tensor: Tensor) -> Any:
-        small = tensor.numel() * tensor.element_size() < SMALL
-        if small or isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided:
             return tensor
-        return Stored(tensor, self._place, self._folder)
-
-    def _unpack(self, packed: Any) -> Tensor:
-        return packed.tensor() if isinstance(packed, Stored) else packed
-
-    def fetch(self) -> None:
-        """Begin to bring everything back."""
+        # another handle on the same memory and version: the tensor's own count of holders stays what the graph makes it
+        alias = tensor.detach()
+        if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
+            return Packed(alias, self._cargo, tensor._version)  # never in the cargo's list
+        return self._cargo.add(alias, tensor._version)
 
 
-SMALL = 4096
-"""Bytes below which moving costs more than it frees."""
+def _unpack(packed: Any) -> Tensor:
+    return packed.value() if isinstance(packed, Packed) else cast(Tensor, packed)
 
 
 class Moved:
     """A held boundary, moved out."""
 
-    def __init__(self, boundary: Boundary, place: Place) -> None:
-        folder = _folder(place)
-        once: dict[int, Stored] = {}
+    def __init__(self, boundary: Boundary, place: Place, away: Away) -> None:
+        self._cargo = Cargo(place, away, ())
         self._needs, self._spec = boundary.needs, boundary.spec
-        self._flat: list[Any] = [
-            once.setdefault(id(t), Stored(t, place, folder)) if isinstance(t, Tensor) else t for t in boundary.flat
-        ]
-
-    def fetch(self) -> None:
-        """Begin to bring it back."""
-        for value in self._flat:
-            if isinstance(value, Stored):
-                value.fetch()
+        once: dict[int, Packed] = {}
+        self._flat: list[Any] = []
+        for value in boundary.flat:
+            if isinstance(value, Tensor):
+                value = once.get(id(value)) or once.setdefault(id(value), self._cargo.add(value, value._version))
+            self._flat.append(value)
+        self.fetch, self.close = self._cargo.fetch, self._cargo.close
+        self._cargo.move()
 
     def boundary(self) -> Boundary:
         """The boundary as it was."""
-        back: dict[int, Tensor] = {}
-        flat: list[Any] = []
-        for value in self._flat:
-            if isinstance(value, Stored):
-                if id(value) not in back:
-                    back[id(value)] = value.tensor()
-                value = back[id(value)]
-            flat.append(value)
+        self._cargo.land()
+        flat = [value.tensor if isinstance(value, Packed) else value for value in self._flat]
         return Boundary(flat, self._needs, self._spec)
+
+
+class Away:
+    """All that one walk has moved out.
+
+    Args:
+        stay: tensors whose memory never moves: parameters, buffers, the data.
+    """
+
+    def __init__(self, stay: Iterable[Any]) -> None:
+        self.here = addresses(stay)
+        self._file: Scratch | None = None
+
+    def file(self) -> Scratch:
+        """The walk's file, made when it is first needed."""
+        if self._file is None:
+            self._file = Scratch()
+        return self._file
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def addresses(tensors: Iterable[Any]) -> frozenset[int]:
+    """Which storages these tensors lie in."""
+    return frozenset(
+        t.untyped_storage()._cdata
+        for t in tensors
+        if isinstance(t, Tensor) and t.layout is torch.strided and type(t) in (Tensor, nn.Parameter)
+    )
+
+
+# what it costs --------------------------------------------------------------------------------------------------------
+
+_PROBE = 1 << 24
+
+
+def bandwidth(place: Place, device: torch.device) -> float:
+    """Bytes a second to the place or back, the slower of the two, measured once for each place, device and folder.
+
+    The file is written and read as a step does it, through the system's cache of files and without waiting for the disk:
+    a tape that lives for a fraction of a second often never gets there.  Where a step moves more than the system is
+    ready to cache, the disk itself sets the pace, and a measured number handed in as `bandwidth` is better.
+    """
+    folder = ""
+    if place == "disk":
+        with contextlib.suppress(OSError):  # no folder: the file that is made next says so
+            folder = tempfile.gettempdir()
+    return _measured(place, str(device), folder)
+
+
+@functools.cache
+def _measured(place: Place, device: str, _folder: str) -> float:
+    away = Away(())
+    out, back = [], []
+    try:
+        for _ in range(4):
+            tensor = torch.ones(_PROBE, dtype=torch.uint8, device=device)
+            _wait(device)
+            started = time.perf_counter()
+            shipment = Shipment([tensor.untyped_storage()], place, away)
+            _wait(device)
+            out.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            shipment.arrive()
+            _wait(device)
+            back.append(time.perf_counter() - started)
+    finally:
+        away.close()
+    return _PROBE / max(statistics.median(out), statistics.median(back))
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
