@@ -284,6 +284,26 @@ def other(rank: int) -> dict[str, Any]:
     out["verified"] = str(s.verify(x, y))
 
     torch.manual_seed(3)
+    several = DistributedDataParallel(layers(), bucket_cap_mb=SMALL)
+    log: list[str] = []
+
+    def sent(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations, and these would be text
+        log.append("sent")
+        work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda f: f.value()[0])
+
+    several.register_comm_hook(None, sent)
+    watched_walk = sweep.Sweep(several, mse)
+    for _ in range(2):  # the reducer makes its buckets after the first step
+        several.zero_grad()
+        log.clear()
+        for event in watched_walk.reverse(x, y):
+            log.append(event.block)
+    out["order"] = list(log)
+    out["sent by a hook"] = [p.grad.clone() for p in several.parameters()]
+
+    torch.manual_seed(3)
     wrapped = DistributedDataParallel(sweep.wrap(layers(), layers=["0", "2"]))
     mse(wrapped(x), y).backward()
     out["wrapped"] = [p.grad.clone() for p in wrapped.parameters()]

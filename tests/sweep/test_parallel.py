@@ -189,12 +189,20 @@ def test_a_failed_loss_leaves_the_next_step_as_ever(results: list[dict[str, Any]
         equal(found["after failure"], found["never failed"])
 
 
-@pytest.mark.parametrize("way", ["by hand", "own loss", "budget grads", "wrapped"])
+@pytest.mark.parametrize("way", ["by hand", "own loss", "budget grads", "wrapped", "sent by a hook"])
 def test_every_way_to_walk_is_reduced(results: list[dict[str, Any]], way: str) -> None:
     for rank in (0, 1):
         found = result(results, rank, "other")
         equal(found[way], found["never failed"])
     equal(result(results, 0, "other")[way], result(results, 1, "other")[way])
+
+
+def test_buckets_are_sent_while_the_walk_goes_on(results: list[dict[str, Any]]) -> None:
+    for rank in (0, 1):
+        order = result(results, rank, "other")["order"]
+        assert [name for name in order if name != "sent"] == ["loss", "4", "3", "2", "1", "0"]
+        assert order.count("sent") > 1
+        assert order.index("sent") < order.index("0"), order
 
 
 def test_a_sharded_module_that_stands_twice_goes_under_one_backward(results: list[dict[str, Any]]) -> None:
