@@ -45,7 +45,8 @@ def test_ci_runs_what_a_developer_runs() -> None:
         ["make", "-n", "test"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True
     )
     steps = [line for line in shown.stdout.splitlines() if re.match(r"\.venv/bin/(ruff|mypy|python -m pytest)", line)]
-    assert steps == [".venv/bin/ruff check .", ".venv/bin/mypy --strict src/", ".venv/bin/python -m pytest"]
+    tests = ".venv/bin/python -m pytest -n 2 --dist loadscope"
+    assert steps == [".venv/bin/ruff check .", ".venv/bin/mypy --strict src/", tests]
 
 
 def test_the_licence_is_the_one_declared() -> None:

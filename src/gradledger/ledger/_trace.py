@@ -86,6 +86,7 @@ class Trace:
         self.inside = 0
         self.wanted = False
         self.reversing = False  # a reverse pass runs: forwards inside it are recomputations
+        self.swept = False  # a sweep walks it: older gradients are set aside meanwhile, which is no clear
         self.optimizer_running = 0
         self.ops = 0
         self.order = 0
@@ -507,8 +508,9 @@ class Trace:
         if self.optimizer_running:
             return
         if attribute == "grad":
-            for on_grad in self.listeners.grad_set:
-                on_grad(tensor, new)
+            if not (self.swept and new is None):
+                for on_grad in self.listeners.grad_set:
+                    on_grad(tensor, new)
         elif attribute == "requires_grad":
             for on_flag in self.listeners.flag_set:
                 on_flag(tensor, bool(new), bool(before))

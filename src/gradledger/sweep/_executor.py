@@ -12,6 +12,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
+from gradledger.core import passes
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _offload, _vjp
 from gradledger.sweep._action import Action
@@ -513,16 +514,20 @@ class Walk:
             found.put_back()
         if self._random is not None:
             self._random.restore()
+        self.tell_ends(sys.exc_info()[1])
         self.release()
 
     def release(self) -> None:
         """Let go of every graph and tensor."""
+        self.tell_ends()
         self.tape.clear()
         self._held.clear()
         self._found.clear()
         self._first.clear()
-        for away in (*self._tapes_out.values(), *self._held_out.values()):
-            away.close()
+        for tape in self._tapes_out.values():
+            tape.close()
+        for held in self._held_out.values():
+            held.close()
         self._tapes_out.clear()
         self._held_out.clear()
         if self._away is not None:
@@ -534,8 +539,18 @@ class Walk:
         self.cotangents = ()
 
 
-_HANDLES = 3
-"""Python's references to an input leaf that a record holds and nobody else: the record's, the asker's, the count's."""
+def _handles() -> int:
+    leaves = (torch.empty((), requires_grad=True),)
+    with torch.enable_grad():
+        graph = leaves[0].clone()
+    leaf = leaves[0]
+    count = sys.getrefcount(leaf)
+    del graph
+    return count
+
+
+_HANDLES = _handles()
+"""Python's references to an input leaf that a record and its graph hold, and nobody else."""
 
 
 def _only_once(error: RuntimeError) -> bool:

@@ -6,6 +6,7 @@ torch's checkpoint leaves open is closed here: random state per block (own gener
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gradledger.core import passes
 from gradledger.core.errors import SweepError
 from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
@@ -37,6 +39,7 @@ class Nested:
         self._found: dict[int, Found] = {}
         self._first: list[Found] = []
         self._random: RandomState | None = None
+        self._told = False
         self._state: Any = None
         self.reduction: Reduction | None = None
         self._roots: tuple[Tensor, ...] = ()
@@ -71,6 +74,9 @@ class Nested:
     def begin(self, roots: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:
         """Where the backward starts."""
         self._roots, self._seeds = tuple(roots), tuple(seeds)
+        if passes.anyone():
+            self._told = True
+            passes.begins(roots)
 
     def parameters(self) -> list[Tensor]:
         """Every parameter of the chain that is trained, each once."""
@@ -87,16 +93,24 @@ class Nested:
                 torch.autograd.backward(self._roots, self._seeds, inputs=inputs)
         yield from ()
 
+    def tell_ends(self, error: BaseException | None = None) -> None:
+        """Tell whoever watches the program that the gradients are filled."""
+        if self._told:
+            self._told = False
+            passes.ends(error)
+
     def abandon(self) -> None:
         """Buffers and random state as they were before the step."""
         for found in reversed(self._first):
             found.put_back()
         if self._random is not None:
             self._random.restore()
+        self.tell_ends(sys.exc_info()[1])
         self.release()
 
     def release(self) -> None:
         """Let go of everything."""
+        self.tell_ends()
         self._found.clear()
         self._first.clear()
         self._state, self._roots, self._seeds = None, (), ()

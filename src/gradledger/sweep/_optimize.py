@@ -125,10 +125,13 @@ def _at_once(walk: Walk, stepper: Stepper) -> None:
     gradients = Gradients(walk.parameters())
     try:
         for i in walk.reverse(gradients):
+            walk.tell_begins()
             with walk.reversing():
                 walk.product(i)
             done = final.after(i)
             gradients.merge(done)
+            if done:
+                walk.tell_ends()
             stepper.step(done)
             for p in done:
                 p.grad = None
@@ -196,11 +199,15 @@ def _clipped(walk: Walk, stepper: Stepper, clip: float, norm_type: float, keep_b
         else:
             roots, d_out = (), ()
             products = [kept.pop(id(p), None) for p in done]
+        if done:
+            walk.tell_begins()
         for p, g in zip(done, products, strict=True):
             if g is not None:
                 _vjp.give(p, g, d_out)
                 _scale(p, coefficient)
         products.clear()
+        if done:
+            walk.tell_ends()
         stepper.step(done)
         for p in done:
             p.grad = None

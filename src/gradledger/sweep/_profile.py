@@ -87,7 +87,7 @@ class Profiler:
 
     def _walk(self, actions: tuple[Action, ...]) -> Walk:
         walk = Walk(self._blocks, self._facts, actions, self._generators)
-        walk.into_data = False
+        walk.into_data, walk.quiet = False, True
         return walk
 
     def _step(self, walk: Walk) -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from gradledger.core import passes
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _optimize
 from gradledger.sweep._action import Action
@@ -135,7 +136,8 @@ class Sweep:
             SweepError: see `roots_and_seeds`; whatever a block raises, with a note that names the block.
         """
         straight = self._straight
-        if straight is not None and gradient is None and inputs is None and not create_graph and straight.fits(x):
+        usual = gradient is None and inputs is None and not create_graph
+        if straight is not None and usual and straight.fits(x) and not passes.anyone():
             return straight.backward(x, y)
         return self._backward(x, y, gradient, inputs, create_graph)
 

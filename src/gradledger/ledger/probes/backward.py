@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from gradledger.core import passes
 from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _comparisons, _provenance, _site, _terms
@@ -60,6 +61,8 @@ class _Probe:
         self.walked: dict[int, tuple[int, set[int]]] = {}  # backward -> (root number, term tokens)
         self.seen_leaves: set[int] = set()
         self.non_finite: set[str] = set()
+        self.blind = False  # a pass whose graph is cut at every block: there is no graph from the loss to walk
+        self.told: list[_Pass | None] = []
 
     # ------------------------------------------------------------------ while dozing
 
@@ -86,6 +89,39 @@ class _Probe:
         if recorder.doze.asleep:
             recorder.wake()
         return False
+
+    # ------------------------------------------------------------------ passes that a sweep walks itself
+
+    def begins(self, roots: Sequence[Any]) -> None:
+        """A sweep is about to fill gradients, block by block, below what the wrappers see."""
+        recorder = self.recorder
+        self.told.append(None)
+        if not recorder.enabled:
+            return
+        if recorder.abroad:
+            recorder.train_abroad()
+            return
+        with recorder.guard("sweep begins"):
+            if recorder.doze.asleep:
+                recorder.wake()
+            recorder.doze.forbidden = True
+            self.blind = self.trace.swept = True
+            try:
+                self.told[-1] = self._before("backward", {"tensors": list(roots)}, "tensors")
+            finally:
+                self.blind = False
+
+    def ends(self, error: BaseException | None) -> None:
+        """It is over."""
+        one = self.told.pop() if self.told else None
+        self.trace.swept = any(o is not None for o in self.told)
+        if one is None:
+            return
+        with self.recorder.guard("sweep ends"):
+            if error is None:
+                self.after(one, None, (), {})
+            else:
+                self.raised(one, error, (), {})
 
     # ------------------------------------------------------------------ before
 
@@ -143,7 +179,7 @@ class _Probe:
         if number is not None:
             earlier = [b for b, (r, _) in self.walked.items() if r == number and b in standing]
             one.repeats = earlier[-1] if earlier else None
-        if self.trace.active:
+        if self.trace.active and not self.blind:
             self._look_in_detail(one, standing)
         self.walked = {b: w for b, w in self.walked.items() if b in standing or b > self.last - 8}
         if one.method == "backward":
@@ -367,4 +403,5 @@ def install(session: Session) -> Undo:
     return together(
         observe(recorder, torch.autograd, "backward", skip=probe.skip_backward, before=probe.before_backward, **ends),
         observe(recorder, torch.autograd, "grad", before=probe.before_grad, **ends),
+        passes.listen(probe),
     )

@@ -1,0 +1,52 @@
+"""Reverse passes that this library walks itself, told to whoever watches the program.
+
+A sweep calls the autograd engine once a block, below everything that a watcher of `backward` sees.  So it says when a
+pass over a loss begins and ends.  Neither side knows the other: the sweep tells, a watcher listens, and without one
+nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+
+class Listener(Protocol):
+    """Somebody who wants to know."""
+
+    def begins(self, roots: Sequence[Any]) -> None:
+        """A reverse pass from these losses begins; gradients in `.grad` are still those of before."""
+
+    def ends(self, error: BaseException | None) -> None:
+        """It is over, and its gradients are in `.grad`; `error`: it failed, and they are as they were."""
+
+
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Be told from now on; returns what ends it."""
+    _listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return stop
+
+
+def begins(roots: Sequence[Any]) -> None:
+    """Tell that a pass begins."""
+    for listener in _listeners:
+        listener.begins(roots)
+
+
+def ends(error: BaseException | None = None) -> None:
+    """Tell that it is over."""
+    for listener in _listeners:
+        listener.ends(error)
+
+
+def anyone() -> bool:
+    """Whether anybody listens."""
+    return bool(_listeners)
