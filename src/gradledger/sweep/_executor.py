@@ -540,8 +540,8 @@ class Walk:
 
 
 def _handles() -> int:
-    leaves = (torch.empty((), requires_grad=True),)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = (torch.empty((), requires_grad=True),)
         graph = leaves[0].clone()
     leaf = leaves[0]
     count = sys.getrefcount(leaf)

@@ -303,7 +303,7 @@ def _bring(
 
 @functools.cache
 def _side(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _pinned(size: int) -> Tensor:
@@ -352,7 +352,7 @@ class Packed:
 
     def land(self, storage: UntypedStorage) -> None:
         """Its storage is back."""
-        tensor = torch.empty(0, dtype=self._dtype, device=storage.device).set_(storage, *self._layout)  # type: ignore[call-overload]
+        tensor = torch.empty(0, dtype=self._dtype, device=storage.device).set_(storage, *self._layout)
         if self._conj:
             tensor = tensor.conj()
         if self._neg:
@@ -552,9 +552,9 @@ _PROBE = 1 << 24
 def bandwidth(place: Place, device: torch.device) -> float:
     """Bytes a second to the place or back, the slower of the two, measured once for each place, device and folder.
 
-    The file is written and read as a step does it, through the system's cache of files and without waiting for the disk:
-    a tape that lives for a fraction of a second often never gets there.  Where a step moves more than the system is
-    ready to cache, the disk itself sets the pace, and a measured number handed in as `bandwidth` is better.
+    The file is written and read as a step does it, through the system's cache of files, without waiting for the disk: a
+    tape that lives for a fraction of a second often never gets there.  Where a step moves more than the system is ready
+    to cache, the disk itself sets the pace, and a measured number handed in as `bandwidth` is better.
     """
     folder = ""
     if place == "disk":
