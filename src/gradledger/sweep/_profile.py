@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from gradledger.sweep._action import Action
-from gradledger.sweep._cost import BlockCost, Costs
+from gradledger.sweep._cost import Costs
 from gradledger.sweep._executor import Walk
 from gradledger.sweep._facts import Facts, settle_shared
 from gradledger.sweep._gradients import Gradients, without_hooks
@@ -29,6 +28,7 @@ from gradledger.sweep._memory import MemoryWatch, Span
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._state import Boundary, equal_bits, same_bits
+from gradledger.sweep._storages import Storages
 
 NO_TARGET: Any = object()
 """In the place of a target where there is none yet (None is a target like any other)."""
@@ -190,9 +190,9 @@ class Profiler:
 
     # bytes --------------------------------------------------------------------------------------------------------
 
-    def _bytes(self) -> tuple[_Storages, list[Span], list[Span], list[Span], list[int]]:
+    def _bytes(self) -> tuple[Storages, list[Span], list[Span], list[Span], list[int]]:
         n = len(self._blocks)
-        storages = _Storages(self._modules, (self._x, self._y))
+        storages = Storages(self._modules, (self._x, self._y))
         walk = self._walk(keep_all_actions(n))
         walk.recording = storages.recording
         walk.on_forward = lambda at, boundary: storages.boundary(at, boundary)
@@ -253,7 +253,7 @@ class Profiler:
 
     def _costs(
         self,
-        storages: _Storages,
+        storages: Storages,
         ran: list[Span],
         kept: list[Span],
         reversed_: list[Span],
@@ -290,88 +290,6 @@ class Profiler:
         )
 
 
-class _Storages:
-    """Storages as they are met: which each graph saves, which each boundary holds."""
-
-    def __init__(self, modules: Sequence[nn.Module], given: Any) -> None:
-        self._ids: dict[int, int] = {}
-        self._bytes: list[int] = []
-        self._alive: list[Any] = []
-        self._not_ours = {
-            _address(t)
-            for m in modules
-            for t in (*m._parameters.values(), *m._buffers.values())
-            if t is not None and t.layout is torch.strided
-        }
-        self._not_ours |= {
-            _address(t)
-            for t in torch.utils._pytree.tree_leaves(given)
-            if isinstance(t, Tensor) and t.layout is torch.strided
-        }
-        self.saved: dict[int, set[int]] = {}
-        self.boundaries: dict[int, set[int]] = {}
-
-    def recording(self, i: int) -> saved_tensors_hooks:
-        """A context that notes what block i saves."""
-        into = self.saved.setdefault(i, set())
-
-        def pack(tensor: Tensor) -> Tensor:
-            self._note(tensor, into)
-            return tensor
-
-        return saved_tensors_hooks(pack, lambda tensor: tensor)
-
-    def boundary(self, at: int, boundary: Boundary) -> None:
-        """Note what boundary `at` holds."""
-        into = self.boundaries.setdefault(at, set())
-        for tensor in boundary.tensors():
-            self._note(tensor, into)
-
-    def _note(self, tensor: Tensor, into: set[int]) -> None:
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        if storage._cdata in self._not_ours:
-            return
-        known = self._ids.get(storage._cdata)
-        if known is None:
-            known = self._ids[storage._cdata] = len(self._bytes)
-            self._bytes.append(storage.nbytes())
-            self._alive.append(storage)  # so that no later storage takes its address
-        into.add(known)
-
-    def forget(self) -> None:
-        """Let go of the memory itself."""
-        self._alive.clear()
-
-    def costs(self, blocks: list[dict[str, Any]], cotangents: list[int], grown: list[int]) -> Costs:
-        """The records; what a block keeps beyond the tensors that were seen becomes a storage of its own."""
-        n = len(blocks)
-        boundaries = [frozenset[int]()] + [frozenset(self.boundaries.get(i, ())) for i in range(1, n)] + [frozenset()]
-        alive: set[int] = set()
-        for i, block in enumerate(blocks):
-            saved = self.saved.get(i, set())
-            new = (saved | boundaries[i + 1]) - alive
-            gone = boundaries[i] - saved - (self.saved.get(i - 1, set()) if i else set())
-            unseen = grown[i] - sum(self._bytes[k] for k in new) + sum(self._bytes[k] for k in gone & alive)
-            alive |= new
-            alive -= gone
-            if unseen > UNSEEN:
-                self._bytes.append(unseen)
-                saved = saved | {len(self._bytes) - 1}
-            block["saved"] = frozenset(saved)
-        return Costs(
-            blocks=tuple(BlockCost(**block) for block in blocks),
-            storages=tuple(self._bytes),
-            boundaries=tuple(boundaries),
-            cotangents=(*cotangents[:n], 4),
-        )
-
-
-UNSEEN = 1024
-"""Bytes that a recorded block may keep beyond the tensors it saves (scalars, small tables) without being counted."""
-
-
 class _Clock:
     """Seconds of each action: a walk calls it at the start of each."""
 
@@ -391,10 +309,6 @@ class _Clock:
         if self._name:
             self._into.setdefault(self._name, []).append(time.perf_counter() - self._since)
         self._name = ""
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def device_of(blocks: Any, x: Any) -> torch.device:
