@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from gradledger.core.errors import SweepError
+from gradledger.sweep._action import Place
 from gradledger.sweep._chain import Chain, Key
 from gradledger.sweep._cost import Costs
 from gradledger.sweep._describe import describe, picture
 from gradledger.sweep._facts import Facts
+from gradledger.sweep._offload import bandwidth
 from gradledger.sweep._plan import Keep, Plan
 from gradledger.sweep._planners import find
 from gradledger.sweep._profile import Profiler
@@ -33,6 +35,8 @@ class Planned:
         keep_peak: bytes that keeping everything needs.
         budget: bytes that were asked for; None where none was.
         slack: bytes of the budget set aside for copies of random states and buffers.
+        bandwidth: bytes a second to and from where things are moved, as the prediction takes them.
+        planner, options: who made it, for making it again.
     """
 
     plan: Plan
@@ -43,6 +47,9 @@ class Planned:
     slack: int
     key: Key = field(repr=False, default=())
     facts: list[Facts] = field(repr=False, default_factory=list)
+    bandwidth: Mapping[Place, float] = field(default_factory=dict)
+    planner: str = "optimal"
+    options: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -54,7 +61,7 @@ class Planned:
         return picture(self.predicted, width, budget=self.budget)
 
     def __str__(self) -> str:
-        return describe(self.plan, self.costs)
+        return describe(self.plan, self.costs, bandwidth=self.bandwidth)
 
 
 def plan(
@@ -79,7 +86,8 @@ def plan(
         planner: which planner decides under the budget, by name.
         generators: random generators that blocks draw from and no module carries.
         repeats: how often each time is taken.
-        options: handed to the planner (`k` of every_k, `snapshots` of revolve, `bandwidth` of offload).
+        options: handed to the planner (`k` of every_k, `snapshots` of revolve; of offload `place`, left out "disk" for
+            a chain on a CPU and "host" for one on a GPU, and `bandwidth`, left out measured).
 
     Returns:
         the plan; `print` shows it block by block with predicted peak and time.
@@ -97,7 +105,10 @@ def make_plan(
     """`plan`, for a chain that is there."""
     key = chain.key(x)
     facts = chain.facts(key)
-    costs = Profiler(chain.blocks, facts, chain.generators, x, y, repeats).measure()
+    profiler = Profiler(chain.blocks, facts, chain.generators, x, y, repeats)
+    if planner == "offload":
+        options = _where_to(profiler.device, options)
+    costs = profiler.measure()
     return solve(costs, key, facts, budget=budget, planner=planner, **options)
 
 
@@ -119,7 +130,29 @@ def solve(costs: Costs, key: Key, facts: list[Facts], *, budget: Budget, planner
         made = find("budget").plan(
             costs, budget=asked if asked is not None else budget, reserve=slack, planner=planner, **options
         )
-    return Planned(made, costs, simulate(made, costs), kept, asked, slack, key, facts)
+    speed: dict[Place, float] = {}
+    if options.get("bandwidth") is not None:
+        speed[options.get("place", "host")] = options["bandwidth"]
+    predicted = simulate(made, costs, bandwidth=speed)
+    return Planned(made, costs, predicted, kept, asked, slack, key, facts, speed, planner, options)
+
+
+def _where_to(device: torch.device, options: dict[str, Any]) -> dict[str, Any]:
+    """The place and its bandwidth, where the caller has left them out.
+
+    Raises SweepError for the host's memory where the chain is in it already.
+    """
+    place: Place = options.get("place", "disk" if device.type == "cpu" else "host")
+    if place == "host" and device.type == "cpu":
+        raise SweepError(
+            got="place='host' for a chain on the CPU, whose tensors are in the host's memory already",
+            wanted="another place to move them to",
+            where="sweep.plan",
+            next_step="leave place out for a file in TMPDIR, or recompute instead: planner='optimal'",
+        )
+    if place in get_args(Place) and options.get("bandwidth") is None:
+        options = {**options, "bandwidth": bandwidth(place, device)}
+    return {**options, "place": place}
 
 
 def _slack(facts: Sequence[Facts]) -> int:
