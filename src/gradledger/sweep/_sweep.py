@@ -213,8 +213,8 @@ class Sweep:
             raise _wrong(f"clip={clip!r}", "a norm of zero or more, or None", "give clip=10.0, or leave it out")
         walk, plan = self._walk(x, y)
         room = _bytes(keep_grads)
-        if any(depth for _, depth in keeps(plan.items)):
-            room = sys.maxsize  # graphs are recomputed under this plan, and must not pile up for a second walk
+        if any(depth or keep.place for keep, depth in keeps(plan.items)):
+            room = sys.maxsize  # graphs are recomputed or away under this plan, and must not pile up for a second walk
         _optimize.check(optimizer)
         try:
             loss = self._begin(walk, x, y, gradient)
@@ -353,7 +353,8 @@ class Sweep:
         if isinstance(given, Planned) and given.key == key:
             return given
         if isinstance(given, Planned):
-            return make_plan(chain, x, y, budget=given.budget if given.budget is not None else "keep")
+            budget = given.budget if given.budget is not None else "keep"
+            return make_plan(chain, x, y, budget=budget, planner=given.planner, **given.options)
         if self.budget is not None or (isinstance(given, str) and given not in ("keep_all", "recompute_all")):
             if y is NO_TARGET:
                 raise SweepError(
@@ -412,7 +413,8 @@ class Sweep:
         missing = max(worst.peak - planned.budget, worst.peak - planned.peak)
         facts = self.chain.facts(key)
         try:
-            again = solve(planned.costs, key, facts, budget=max(1, planned.budget - missing), planner="optimal")
+            less = max(1, planned.budget - missing)
+            again = solve(planned.costs, key, facts, budget=less, planner=planned.planner, **planned.options)
         except BudgetError:
             return  # nothing smaller is left; the warning stands
         self._plans[key] = replace(again, budget=planned.budget)
