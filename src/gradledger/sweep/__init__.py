@@ -23,8 +23,8 @@ from gradledger.sweep._planners import BudgetError as BudgetError
 from gradledger.sweep._planning import Planned as Planned
 from gradledger.sweep._planning import plan as plan
 from gradledger.sweep._simulate import simulate as simulate
+from gradledger.sweep._step import Step as Step
 from gradledger.sweep._sweep import PeakWarning as PeakWarning
-from gradledger.sweep._sweep import Step as Step
 from gradledger.sweep._sweep import Sweep as Sweep
 from gradledger.sweep._verify import Verification as Verification
 from gradledger.sweep._wrap import LayerReport as LayerReport

@@ -31,6 +31,7 @@ from gradledger.sweep._planners import BudgetError
 from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
 from gradledger.sweep._profile import NO_TARGET, Profiler, device_of
 from gradledger.sweep._seed import roots_and_seeds
+from gradledger.sweep._step import Step, ids_of, reverse
 from gradledger.sweep._straight import Straight, plain_enough
 from gradledger.sweep._verify import Verification, verify
 
@@ -283,7 +284,7 @@ class Sweep:
             refuse(chain.reduction, "inputs=", "leave it out, and set requires_grad_(False) before wrapping")
         try:
             loss = self._begin(walk, x, y, gradient, create_graph)
-            reverse(walk, _ids(inputs))
+            reverse(walk, ids_of(inputs))
         except BaseException:
             chain.forget()
             raise
@@ -422,66 +423,6 @@ class Sweep:
 
     def _name(self, action: str) -> str:
         return self.chain.blocks[int(action.split()[1])].name
-
-
-class Step:
-    """One forward pass whose reverse is still to come.
-
-    Attributes:
-        output: what the chain returned; its tensors ask for gradients, so any losses may be computed on it.
-    """
-
-    def __init__(self, walk: Walk | Nested, output: Any) -> None:
-        self._walk: Walk | Nested | None = walk
-        self.output = output
-
-    def backward(self, losses: Any, gradient: Any = None, *, inputs: Any = None, create_graph: bool = False) -> None:
-        """Walk back from `losses` (their sum, weighted by `gradient`); fills `.grad`.  Once.
-
-        Args:
-            losses: a tensor, nested mapping or TensorDict of tensors computed from `output`.
-            gradient: the seed cotangents, by the same nested keys; None: ones, for single-element losses.
-            inputs: the leaves to give a gradient, all others are left alone; None: all.
-            create_graph: must be False.
-
-        Raises:
-            SweepError: called a second time; else see `roots_and_seeds`.
-        """
-        if self._walk is None:
-            raise SweepError(
-                got="a second backward of one forward pass",
-                wanted="one: the graphs are freed as the walk goes, as by a backward without retain_graph",
-                where="Step.backward",
-                next_step="add the losses up first, hand them in as one mapping, or run forward again",
-            )
-        roots, seeds = roots_and_seeds(losses, gradient, create_graph=create_graph)
-        walk, self._walk = self._walk, None
-        if inputs is not None:
-            refuse(walk.reduction, "inputs=", "leave it out, and set requires_grad_(False) before wrapping")
-        walk.begin(roots, seeds)
-        del roots, seeds
-        reverse(walk, _ids(inputs))
-
-
-def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
-    """The reverse walk of one step that has been begun: every `.grad`, or none."""
-    gradients = Gradients(walk.parameters(), only, walk.reduction)
-    try:
-        for _ in walk.reverse(gradients):
-            pass
-        gradients.finish()
-    except BaseException:
-        gradients.undo()
-        walk.abandon()
-        raise
-    walk.release()
-
-
-def _ids(inputs: Any) -> set[int] | None:
-    if inputs is None:
-        return None
-    leaves = [inputs] if isinstance(inputs, Tensor) else pytree.tree_leaves(inputs)
-    return {id(t) for t in leaves}
 
 
 def _one_plan(given: Planned | Plan | str | None, budget: Budget) -> Plan | str | None:
