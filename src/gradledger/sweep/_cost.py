@@ -48,6 +48,8 @@ class BlockCost:
     """Parameter gradients that stay allocated after its reverse."""
     keep_reason: str | None = None
     """Not None: this block may not be recomputed, and why."""
+    stays: frozenset[int] = frozenset()
+    """Those of `saved` that cannot be moved out: held beside the saved tensors (`ctx.x = x`, a kernel's tables)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Costs:
                 boundaries=[sorted(b) for b in self.boundaries],
                 cotangents=self.cotangents,
                 blocks=[
-                    {name: getattr(b, name) for name in _FIELDS if name != "saved"} | {"saved": sorted(b.saved)}
+                    {name: sorted(v) if isinstance(v := getattr(b, name), frozenset) else v for name in _FIELDS}
                     for b in self.blocks
                 ],
             )
@@ -107,7 +109,7 @@ class Costs:
             version = raw["version"]
             if version == VERSION:
                 return cls(
-                    blocks=tuple(BlockCost(**(b | {"saved": frozenset(b["saved"])})) for b in raw["blocks"]),
+                    blocks=tuple(_block(b) for b in raw["blocks"]),
                     storages=tuple(raw["storages"]),
                     boundaries=tuple(frozenset(b) for b in raw["boundaries"]),
                     cotangents=tuple(raw["cotangents"]),
@@ -128,6 +130,11 @@ class Costs:
 
 
 _FIELDS = tuple(BlockCost.__slots__)
+
+
+def _block(raw: dict[str, Any]) -> BlockCost:
+    sets = dict(saved=frozenset(raw["saved"]), stays=frozenset(raw.get("stays", ())))
+    return BlockCost(**(raw | sets))
 
 
 def _check(costs: Costs) -> None:
@@ -152,6 +159,7 @@ def _check(costs: Costs) -> None:
     for i, block in enumerate(costs.blocks):
         where = f"block {i} ({block.name})"
         _check_ids(block.saved, known, f"{where}, saved", wrong)
+        _check_ids(block.stays, known, f"{where}, stays", wrong)
         for field in ("forward_s", "record_s", "reverse_s", "forward_peak", "record_peak", "reverse_peak"):
             value = getattr(block, field)
             if not (math.isfinite(value) and value >= 0):

@@ -165,14 +165,17 @@ def play(actions: Sequence[Action], costs: Costs, *, bandwidth: Mapping[Place, f
             else:
                 store, key = (held, (True, i)) if kind.endswith("_held") else (tapes, (False, i))
                 if action.place is not None:  # out
-                    away[key] = (store[i], action.place)
-                    memory.release(store.pop(i))
+                    left = {c for c in store[i] if c[0] in blocks[i].stays} if store is tapes else nothing
+                    away[key] = (store[i] - left, action.place)
+                    memory.release(away[key][0])
+                    store[i] = frozenset(left)
                     clock += sum(costs.storages[s] for s, _ in away[key][0]) / speed[action.place]
                 else:
                     out, place = away.pop(key)
                     copies += 1
-                    store[i] = frozenset((s, copies) for s, _ in out)
-                    memory.take(store[i])
+                    fresh = frozenset((s, copies) for s, _ in out)
+                    memory.take(fresh)
+                    store[i] |= fresh
                     lane = max(lane, clock) + sum(costs.storages[s] for s, _ in out) / speed[place]
                     arrives[key] = lane
         after = memory.level + other

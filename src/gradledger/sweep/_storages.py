@@ -81,6 +81,7 @@ class Storages:
             if unseen > UNSEEN:
                 self._bytes.append(unseen)
                 saved = saved | {len(self._bytes) - 1}
+                block["stays"] = frozenset({len(self._bytes) - 1})
             block["saved"] = frozenset(saved)
         return Costs(
             blocks=tuple(BlockCost(**block) for block in blocks),

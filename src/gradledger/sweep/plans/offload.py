@@ -125,7 +125,7 @@ def _choose(
             continue
         if isinstance(item, Keep):
             if first not in ended:
-                waiting[i] = costs.blocks[first].saved
+                waiting[i] = costs.blocks[first].saved - costs.blocks[first].stays
         elif first and not any(k.block in ended for k, _ in keeps((item,))):
             waiting[i] = costs.boundaries[first]
     holders = Counter(storage for ids in waiting.values() for storage in ids)
@@ -154,7 +154,7 @@ def _move_back(made: Plan, costs: Costs, budget: int, speed: Mapping[Place, floa
         i: costs.size(
             costs.boundaries[_first(item, segment=False)]
             if isinstance(item, Segment)
-            else costs.blocks[item.block].saved
+            else costs.blocks[item.block].saved - costs.blocks[item.block].stays
         )
         for i, item in enumerate(made.items)
         if item.place
