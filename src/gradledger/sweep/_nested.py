@@ -119,11 +119,11 @@ class Nested:
 
     def _items(self, items: Sequence[Item], state: Any) -> Any:
         for item in items:
+            if item.place is not None or any(k.place for k, _ in keeps((item,))):
+                raise _no_place()
             if isinstance(item, Keep):
                 state = self._call(item.block, state)
                 continue
-            if item.place is not None or any(k.place for k, _ in keeps(item.items)):
-                raise _no_place()
             flat, spec = pytree.tree_flatten(state)
             state = checkpoint(
                 self._segment,
