@@ -82,9 +82,11 @@ def runs(make: Callable[[], Problem], steps: int) -> Iterator[Run]:
     problem = make()
     smallest, again = planned(problem)
     everything = smallest.keep_peak
+    if smallest.peak >= everything:
+        steps = 0  # nothing to be saved on this chain: one budget
     reference = Entry.of(plain, make)
     for k in range(steps + 1):
-        budget = smallest.peak + max(0, everything - smallest.peak) * k // steps
+        budget = smallest.peak + max(0, everything - smallest.peak) * k // max(1, steps)
         try:
             plan = smallest if k == 0 else again(budget)
         except BudgetError as error:
