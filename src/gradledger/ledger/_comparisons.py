@@ -96,6 +96,7 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
         alias_of_other=is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs),
         cut=cut,
         made_from=names,
+        masked=masked,
     )
 
 

@@ -153,6 +153,9 @@ from gradledger.core.events._parts import (
     Term as Term,
 )
 from gradledger.core.events._reverse import (
+    ActivationFed as ActivationFed,
+)
+from gradledger.core.events._reverse import (
     AliasWritten as AliasWritten,
 )
 from gradledger.core.events._reverse import (
@@ -172,4 +175,7 @@ from gradledger.core.events._reverse import (
 )
 from gradledger.core.events._reverse import (
     NonFinite as NonFinite,
+)
+from gradledger.core.events._reverse import (
+    Recomputed as Recomputed,
 )

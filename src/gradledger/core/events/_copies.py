@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradledger.core.events._base import Event
+from gradledger.core.site import NOWHERE, Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,9 @@ class StateTaken(Event):
 class StateLoaded(Event):
     """`load_state_dict` on a module, optimizer or scheduler.  `origin`: where the state came from ("file", "live",
     "unknown") and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor attributes whose values
-    differ between origin and loaded module although all registered tensors agree."""
+    differ between origin and loaded module although all registered tensors agree.  `renamed`: (missing, unexpected)
+    keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed out by this very
+    module in that iteration, on line `taken_site`, and is its live memory: loading it changes nothing."""
 
     KIND: ClassVar[str] = "state_loaded"
     owner: str
@@ -88,6 +91,9 @@ class StateLoaded(Event):
     origin: str = "unknown"
     origin_ident: int | None = None
     plain_differ: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    own_since: int | None = None
+    taken_site: Site = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

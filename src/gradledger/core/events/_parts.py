@@ -122,8 +122,8 @@ class Operand:
     `calls`: module calls its value depends on (graph says whether gradient flows into each); `op`, `site`: what made
     it; `selection`: only views, gathers, reductions by max/mean over a non-batch axis and the like lie between the call
     and here; `bootstrap`: value = (something without graph) + number * call output (possibly masked): the form of a TD
-    target; `discount`: that number.  `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the
-    way.
+    target; `discount`: that number; `masked`: the output is multiplied by a value that depends on no module.
+    `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the way.
     """
 
     shape: tuple[int, ...]
@@ -137,6 +137,7 @@ class Operand:
     alias_of_other: bool = False
     cut: Cut | None = None
     made_from: tuple[str, ...] = ()
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,3 +145,36 @@ class GraphDiscarded(Event):
     elements: int = 0
     in_a_row: int = 0
     used: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationFed(Event):
+    """In a walked loss, `op` at `site` was given the result of the activation `maker` (softmax, log_softmax, sigmoid),
+    with changes of shape at most in between; told where the two do not fit each other.
+
+    `operand`: "input" or "target"; `axis`: the axis that `maker` normalised, `used_axis`: the one along which `op`
+    takes the result for normalised (counted from the left; None: does not matter)."""
+
+    KIND: ClassVar[str] = "activation_fed"
+    backward: int
+    op: str
+    operand: str
+    maker: str
+    maker_site: Site
+    shape: tuple[int, ...] = ()
+    axis: int | None = None
+    used_axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed(Event):
+    """Something ran inside `torch.utils.checkpoint` (called at `site`) that a second run does not repeat alike.
+
+    `what`: "random" (`op` drew random numbers, and `preserve_rng_state` was off) or "statistics" (the running
+    statistics of `op` were moved by the forward and once more by its recomputation).  `op_site`: the line that ran
+    it."""
+
+    KIND: ClassVar[str] = "recomputed"
+    what: str
+    op: str
+    op_site: Site = NOWHERE

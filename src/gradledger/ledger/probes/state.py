@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.core.events import FileTouched, StateLoaded, StateTaken
-from gradledger.core.site import NOWHERE
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._often import Often
@@ -21,6 +21,7 @@ from gradledger.ledger._session import Session
 from gradledger.ledger._states import (
     FILE,
     MAX_PLAIN,
+    Handed,
     Snapshot,
     States,
     blend,
@@ -38,6 +39,9 @@ from gradledger.ledger._states import (
 from gradledger.ledger._values import readable, same_memory
 from gradledger.ledger.probes.copies import Copies, tell, tell_shared
 from gradledger.ledger.probes.modules import know, register_tree
+
+MAX_HANDED = 4096  # iterations whose handing out of a state is remembered
+MAX_KEYS = 2048
 
 
 @dataclass(slots=True)
@@ -60,6 +64,8 @@ class _Probe:
         self.copies = self.recorder.part(Copies)
         self.often = Often()
         self.takers: list[int] = []  # modules whose state was taken, latest last
+        self.handed = Handed()  # a tensor of each state that was handed out: in which iteration
+        self.handed_at: dict[int, Site] = {}
 
     # ------------------------------------------------------------------ modules
 
@@ -71,6 +77,7 @@ class _Probe:
                 self.states.modules.note(tensor, number)
         self.takers = [*[n for n in self.takers if n != number][-15:], number]
         site = _site.here(1)
+        self._hand_out(state, site)
         if not self.recorder.detail and self.often.worth_telling(("detail", site.key()), first=2):
             self.recorder.suspicious()  # what follows may write into these tensors
             self._introduce(module, state)
@@ -78,6 +85,24 @@ class _Probe:
             self.states.remember(state, Snapshot("module", number, plain=copies_of(plain_tensors(module))))
         if self.often.worth_telling(("taken", number, site.key())):
             self.recorder.emit(StateTaken, site, owner="module", ident=number, missing=tuple(plain_tensors(module)))
+
+    def _hand_out(self, state: Any, site: Site) -> None:
+        """Remember when a state was taken, by one of its tensors (a new object each time)."""
+        for tensor in state.values() if isinstance(state, dict) else ():
+            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
+                self.handed.note(tensor, self.recorder.iteration)
+                self.handed_at[self.recorder.iteration] = site
+                if len(self.handed_at) > MAX_HANDED:
+                    self.handed_at.pop(next(iter(self.handed_at)))
+                return
+
+    def _own_since(self, state: Any, own: dict[str, tuple[str, torch.Tensor]]) -> tuple[int | None, Site]:
+        """When a state that is the live memory of the module itself was taken, and where."""
+        given = {k: t for k, t in state.items() if isinstance(t, torch.Tensor) and k in own}
+        if not given or not all(t is not own[k][1] and same_memory(t, own[k][1]) for k, t in given.items()):
+            return None, NOWHERE
+        since = next((n for t in given.values() if (n := self.handed.find(t)) is not None), None)
+        return (None, NOWHERE) if since is None else (since, self.handed_at.get(since, NOWHERE))
 
     def _introduce(self, module: torch.nn.Module, state: Any) -> None:
         """Tell the trace, which was off when they were made, whose memory the tensors of a state are."""
@@ -173,6 +198,7 @@ class _Probe:
         if origin is None and load.snapshot is not None and load.snapshot.owner == "module":
             origin = load.snapshot.ident
         missing, unexpected = (tuple(getattr(result, n, ()) or ()) for n in ("missing_keys", "unexpected_keys"))
+        since, taken_site = self._own_since(state, own) if source is module else (None, NOWHERE)
         self.recorder.emit(
             StateLoaded,
             site,
@@ -185,6 +211,9 @@ class _Probe:
             origin="live" if source is not None and load.origin == "unknown" else load.origin,
             origin_ident=origin,
             plain_differ=self._plain_differ(module, source, load),
+            renamed=_renamed(missing, unexpected, own, state),
+            own_since=since,
+            taken_site=taken_site,
         )
         if source is None or load.origin == "file" or (source is module and load.changed):
             return  # (to go back to an earlier state of its own is no copy)
@@ -298,6 +327,33 @@ class _Probe:
         for tensor in tensors_in(content):
             self.states.loaded.note(tensor, FILE)
         self.recorder.emit(FileTouched, method="load", what=contents(content))
+
+
+def _renamed(
+    missing: tuple[str, ...], unexpected: tuple[str, ...], own: dict[str, tuple[str, torch.Tensor]], state: Any
+) -> tuple[tuple[str, str], ...]:
+    """Missing and unexpected keys that belong together: one shape, and names that end alike."""
+    left: dict[str, list[str]] = {}
+    for key in unexpected[:MAX_KEYS]:
+        left.setdefault(key.rpartition(".")[2], []).append(key)
+    found = []
+    for key in missing[:MAX_KEYS]:
+        shape = own[key][1].shape if key in own else None
+        alike = [k for k in left.get(key.rpartition(".")[2], ()) if getattr(state.get(k), "shape", None) == shape]
+        if shape is not None and alike:
+            best = max(alike, key=lambda k: _common_end(k, key))
+            left[key.rpartition(".")[2]].remove(best)
+            found.append((key, best))
+    return tuple(found[:64])
+
+
+def _common_end(a: str, b: str) -> int:
+    count = 0
+    for one, other in zip(reversed(a.split(".")), reversed(b.split(".")), strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 def install(session: Session) -> Undo:
