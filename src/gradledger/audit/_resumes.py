@@ -1,0 +1,151 @@
+"""Resumed runs: which optimizers and schedulers began anew after a module was filled from a file, and whether that run
+means to go on where an earlier one stopped.
+
+To begin anew from pretrained weights is right, and the events look alike.  A run counts as resumed when something says
+so beside the weights: a counter or an optimizer's state in the file, or the words of the program around the load; and
+nothing there speaks of pretraining, fine-tuning or serving.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradledger.audit._records import OptimizerInfo, SchedulerInfo
+from gradledger.audit._source import source_lines
+from gradledger.audit.world import World
+from gradledger.core.events import Event, FileTouched, SchedulerStep, StateLoaded, Step
+from gradledger.core.site import NOWHERE, Site
+
+LISTENS: tuple[type[Event], ...] = (FileTouched, StateLoaded, Step, SchedulerStep)
+KEPT = 64
+_AROUND = 8  # lines above and below a load whose words count
+_RESUMES = re.compile(
+    r"resum|restart|continu|interrupt|preempt|ckpt|checkpoint|start_?(epoch|step|iter)|last\.pt", re.IGNORECASE
+)
+_BEGINS = re.compile(
+    r"pre.?train|fine.?tun|backbone|transfer|warm.?start|distil|teacher|deploy|serv(e|ing)|infer|downstream|new.?task",
+    re.IGNORECASE,
+)
+_PLAIN = frozenset({"SGD", "ASGD"})  # nothing to lose, but for a momentum
+
+
+@dataclass(slots=True)
+class Load:
+    """A module was filled from a file.  `held`: what the file, or the files read since the load before, held;
+    `optimizers`, `schedulers`: those that had stepped by then."""
+
+    event: StateLoaded
+    held: frozenset[str]
+    read_at: Site
+    optimizers: frozenset[int]
+    schedulers: frozenset[int]
+
+
+@dataclass(slots=True)
+class Resumes:
+    """Loads of modules from files, owners whose state was loaded, and lines that wrote files."""
+
+    loads: dict[int, Load] = field(default_factory=dict)  # by module: the latest
+    restored: set[tuple[str, int]] = field(default_factory=set)
+    held: frozenset[str] = frozenset()
+    read_at: Site = NOWHERE
+    fresh: bool = False  # a file was read and no module filled since
+    saved: list[FileTouched] = field(default_factory=list)
+    # schedulers that stepped again before their optimizer did: driven forward by hand
+    driven: set[int] = field(default_factory=set)
+    restored_optimizer_at: dict[int, StateLoaded] = field(default_factory=dict)
+
+
+def update(state: Resumes, event: Event, world: World) -> None:
+    """Take one event in."""
+    if isinstance(event, FileTouched):
+        if event.method == "save":
+            if len(state.saved) < KEPT:
+                state.saved.append(event)
+        else:
+            state.held = frozenset(event.what) | (state.held if state.fresh else frozenset())
+            state.read_at, state.fresh = event.site, True
+            if not set(event.what) & {"module"}:
+                for load in state.loads.values():  # a second file, of the same checkpoint
+                    load.held |= frozenset(event.what) if load.event.iteration == event.iteration else frozenset()
+    elif isinstance(event, StateLoaded):
+        if event.owner != "module":
+            state.restored.add((event.owner, event.ident))
+        elif event.origin == "file" and event.matched and not event.missing:
+            if event.ident in state.loads or len(state.loads) < KEPT:
+                state.loads[event.ident] = Load(
+                    event,
+                    state.held,
+                    state.read_at,
+                    frozenset(o.ident for o in world.optimizers.values() if o.steps),
+                    frozenset(i for i, s in world.schedulers.items() if s.steps),
+                )
+                state.fresh = False
+    elif isinstance(event, SchedulerStep):
+        if event.index and not event.optimizer_steps:
+            state.driven.add(event.scheduler)
+
+
+def begun_anew(state: Resumes, world: World) -> Iterator[tuple[Load, OptimizerInfo]]:
+    """(load, optimizer): the optimizer made its first step after the load, over the parameters that were loaded."""
+    for load in state.loads.values():
+        tensors = set(world.tensors_of(load.event.ident))
+        for optimizer in world.optimizers.values():
+            held = tensors & optimizer.tensors.keys()
+            if optimizer.steps and optimizer.ident not in load.optimizers and tensors and 2 * len(held) >= len(tensors):
+                yield load, optimizer
+
+
+def means_to_resume(load: Load, world: World) -> bool:
+    """Whether the program says that it goes on where an earlier run stopped."""
+    text = _text_around(load.event.site) + _text_around(load.read_at)
+    if _BEGINS.search(text):
+        return False
+    return bool(load.held & {"number", "optimizer", "scheduler", "rng"}) or _RESUMES.search(text) is not None
+
+
+def twin(optimizer: OptimizerInfo, load: Load, world: World) -> OptimizerInfo | None:
+    """The optimizer of the run that is resumed, when it ran in this process: made by the same line, alike in all."""
+    for other in world.optimizers.values():
+        if other.ident in load.optimizers and _alike(other, optimizer):
+            return other
+    return None
+
+
+def _alike(a: OptimizerInfo, b: OptimizerInfo) -> bool:
+    rates = [[g.lr for g in o.groups] for o in (a, b)]
+    return a.cls == b.cls and a.site.key() == b.site.key() and len(a.tensors) == len(b.tensors) and rates[0] == rates[1]
+
+
+def has_state(optimizer: OptimizerInfo, world: World) -> bool:
+    """Whether an optimizer keeps something between its steps."""
+    return optimizer.short_cls not in _PLAIN or "momentum" in world.source(optimizer.site)
+
+
+def scheduler_twin(scheduler: SchedulerInfo, load: Load, world: World) -> SchedulerInfo | None:
+    """A scheduler made by the same line that had stepped before the load."""
+    for number, other in world.schedulers.items():
+        same = other.made.cls == scheduler.made.cls and other.made.site.key() == scheduler.made.site.key()
+        if number in load.schedulers and same:
+            return other
+    return None
+
+
+def schedulers_begun(state: Resumes, load: Load, optimizer: OptimizerInfo, world: World) -> list[SchedulerInfo]:
+    """Schedulers of an optimizer that started from nothing after the load, and that nobody drove forward."""
+    return [
+        s
+        for s in world.schedulers_of(optimizer.ident)
+        if s.steps
+        and s.made.scheduler not in load.schedulers
+        and s.made.scheduler not in state.driven
+        and ("scheduler", s.made.scheduler) not in state.restored
+        and "last_epoch" not in world.source(s.made.site)
+    ]
+
+
+def _text_around(site: Site) -> str:
+    lines = source_lines(site.file) if site.file else ()
+    return "\n".join(lines[max(0, site.line - 1 - _AROUND) : site.line + _AROUND])

@@ -1,0 +1,112 @@
+"""# Resumed without the optimizer
+
+## What it is
+A run is stopped and resumed from a checkpoint that brings back the weights, but not what the optimizer had gathered
+(Adam's moments and step count, momentum), or not the position of the schedule.
+
+## Why it matters
+The first steps after the resume are those of a beginner: bias-corrected moments of one batch, the full learning rate.
+The loss jumps, and the resumed run is another one than the uninterrupted run.
+
+## How it is found
+A module is filled from a file, an optimizer that keeps state makes its first step over those parameters afterwards,
+and its state was never loaded.  It counts when the program means to go on: the file holds a counter or an optimizer's
+state, or the program speaks of a checkpoint; and the optimizer is made just like the one before (or the file has its
+state).
+
+## Near misses
+- Fine-tuning from pretrained weights: a new optimizer is right.
+- Loading for evaluation only; plain SGD, which keeps nothing.
+- Going back to the best epoch within one run, with the optimizer that is there.
+
+## Fix
+Save `optimizer.state_dict()` (and the scheduler's, the counters, the random state) beside the weights, and load all of
+them.
+"""
+
+from __future__ import annotations
+
+from gradledger.audit import _resumes
+from gradledger.audit._phrases import distinct
+from gradledger.audit._resumes import Load, Resumes
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event
+from gradledger.core.site import NOWHERE
+
+RULE = Rule(
+    "C1",
+    "resumed-without-optimizer",
+    "checkpoint",
+    "A resumed run restores the weights but not the optimizer's state, and goes on as a beginner.",
+)
+LISTENS = _resumes.LISTENS
+
+
+def init() -> Resumes:
+    return Resumes()
+
+
+def update(state: Resumes, event: Event, world: World) -> None:
+    _resumes.update(state, event, world)
+
+
+def finish(state: Resumes, world: World) -> list[Finding]:
+    found: list[Finding] = []
+    for load, optimizer in _resumes.begun_anew(state, world):
+        before = _resumes.twin(optimizer, load, world)
+        in_file = "optimizer" in load.held
+        if not (before is not None or in_file) or not _resumes.means_to_resume(load, world):
+            continue
+        name = world.module_name(load.event.ident)
+        if ("optimizer", optimizer.ident) not in state.restored:
+            if not _resumes.has_state(optimizer, world):
+                continue
+            steps = f" after {before.steps} steps" if before is not None else ""
+            lost = "the file holds it, and nothing loads it" if in_file else "the file does not hold it"
+            found.append(
+                _finding(
+                    state,
+                    load,
+                    world,
+                    f"`{name}` goes on from a file{steps}, but its {optimizer.short_cls} begins anew: {lost}.  Moments "
+                    f"and step count start from zero, and the first updates are those of a new run.",
+                    "save optimizer.state_dict() beside the model, and optimizer.load_state_dict(...) after the load",
+                    optimizer.short_cls,
+                )
+            )
+        elif "scheduler" not in load.held:
+            for scheduler in _resumes.schedulers_begun(state, load, optimizer, world):
+                if _resumes.scheduler_twin(scheduler, load, world) is not None:
+                    found.append(
+                        _finding(
+                            state,
+                            load,
+                            world,
+                            f"`{name}` and its optimizer go on from a file, but {scheduler.made.cls} begins anew: the "
+                            f"file does not hold its state, and the learning rate starts over.",
+                            "save scheduler.state_dict() beside the model, and load it after the optimizer's",
+                            scheduler.made.cls,
+                        )
+                    )
+    return found
+
+
+def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, subject: str) -> Finding:
+    saved = next((s.site for s in reversed(state.saved) if s.seq < load.event.seq and "module" in s.what), NOWHERE)
+    return Finding(
+        "C1",
+        "error",
+        load.event.site,
+        message,
+        fix,
+        related=distinct(load.event.site, (saved, load.read_at)),
+        evidence={"file_holds": sorted(load.held)},
+        confidence="likely",
+        subject=subject,
+        iteration=load.event.iteration,
+    )
+
+
+def not_checked(state: Resumes, world: World) -> str | None:
+    return None if state.loads else "no module was filled from a file"

@@ -1,0 +1,144 @@
+"""# Keys that do not fit are skipped silently
+
+## What it is
+`load_state_dict(state, strict=False)` with a state whose keys are called otherwise than those of the model: a
+`module.` or `_orig_mod.` in front, a part that was renamed, a filter that lets nothing through.  What does not match is
+skipped, without a word.
+
+## Why it matters
+The model keeps its random weights and trains from there.  "Fine-tuning" runs, learns slowly, and nobody notices that
+nothing was loaded.
+
+## How it is found
+From the keys of each non-strict load: none of them matched (error), or missing keys stand beside unexpected ones whose
+tensors have the same shapes and whose names are the same but for a common beginning (error).  A later load that fills
+the module is taken as the program's own answer, and nothing is said.
+
+## Near misses
+- A pretrained backbone under a new head: the head's keys are missing, or were left out of the state on purpose.
+- An old head that the new model has not, beside a new one under another name.
+- Buffers that a newer version of the model has in addition.
+
+## Fix
+Rename the keys (`k.removeprefix("module.")`) and load strictly; where something is to stay new, compare
+`missing_keys` and `unexpected_keys` with what is meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, FileTouched, StateLoaded
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "C2",
+    "keys-skipped-silently",
+    "checkpoint",
+    "A non-strict load matched none of the keys it should have, and the model keeps its initial weights.",
+)
+LISTENS = (StateLoaded, FileTouched)
+KEPT = 512
+FEW = 4  # a renamed part of fewer tensors is rather an old head beside a new one
+
+
+@dataclass(slots=True)
+class State:
+    """The latest load of each module, and the line that read the latest file before it."""
+
+    loads: dict[int, tuple[StateLoaded, Site]] = field(default_factory=dict)
+    any_load: bool = False
+    read_at: Site = NOWHERE
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, FileTouched):
+        if event.method == "load":
+            state.read_at = event.site
+    elif isinstance(event, StateLoaded) and event.owner == "module":
+        state.any_load = True
+        known = state.loads.get(event.ident)
+        if known is not None or len(state.loads) < KEPT:
+            state.loads[event.ident] = (event, state.read_at)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for load, read_at in state.loads.values():
+        if not load.strict and load.missing:
+            finding = _nothing_matched(load, read_at, world) or _renamed(load, read_at, world)
+            if finding is not None:
+                found.append(finding)
+    return found
+
+
+def _nothing_matched(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
+    if load.matched:
+        return None
+    given = (
+        f"the keys of the state ({_some(load.unexpected)}) are all called otherwise than those of the module "
+        f"({_some(load.missing)})"
+        if load.unexpected
+        else f"the state that is loaded is empty, and all of {_some(load.missing)} are missing"
+    )
+    return _finding(load, read_at, world, f"{given}: strict=False skips every one, and the module keeps what it had.")
+
+
+def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
+    """Parts whose names differ in their beginning only."""
+    starts = Counter(_starts(missing, unexpected) for missing, unexpected in load.renamed)
+    if not starts:
+        return None
+    (mine, theirs), count = starts.most_common(1)[0]
+    prefix = not mine or not theirs  # one name is the other with something in front
+    parts = {m.rpartition(".")[0] for m, u in load.renamed if _starts(m, u) == (mine, theirs)}
+    if count < (2 if prefix else FEW) or (not prefix and len(parts) < 2) or 2 * count < len(load.missing):
+        return None
+    return _finding(
+        load,
+        read_at,
+        world,
+        f"{times(count, 'tensor')} of this state fit by shape and name but for the beginning (`{theirs}` in the state, "
+        f"`{mine}` in the module, such as {load.renamed[0][1]} for {load.renamed[0][0]}): strict=False skips them, "
+        f"and those parameters keep what they had.",
+    )
+
+
+def _starts(missing: str, unexpected: str) -> tuple[str, str]:
+    """What is left of two names when their common end is taken away."""
+    a, b = missing.split("."), unexpected.split(".")
+    while a and b and a[-1] == b[-1]:
+        a.pop()
+        b.pop()
+    return ".".join(a), ".".join(b)
+
+
+def _some(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys[:2]) + (", ..." if len(keys) > 2 else "")
+
+
+def _finding(load: StateLoaded, read_at: Site, world: World, message: str) -> Finding:
+    name = world.module_name(load.ident)
+    return Finding(
+        "C2",
+        "error",
+        load.site,
+        f"`{name}`: {message}",
+        'rename the keys, such as {k.removeprefix("module."): v for k, v in state.items()}, and load with strict=True',
+        related=distinct(load.site, (read_at,)),
+        evidence={"matched": load.matched, "missing": list(load.missing[:8]), "unexpected": list(load.unexpected[:8])},
+        subject=name,
+        iteration=load.iteration,
+    )
+
+
+def not_checked(state: State, world: World) -> str | None:
+    return None if state.any_load else "no module's state was loaded"
