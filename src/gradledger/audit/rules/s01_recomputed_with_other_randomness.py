@@ -1,0 +1,83 @@
+"""# Recomputed with other random numbers
+
+## What it is
+Activation checkpointing runs a part of the forward again in the reverse pass.  With `preserve_rng_state=False` a
+dropout (or any draw) in that part gets new random numbers the second time: another mask than the one that made the
+loss.
+
+## Why it matters
+The gradient belongs to a function that was never evaluated.  It is not merely noisy: loss and gradient are of two
+different samples, and training with recompute ends visibly worse than without.
+
+## How it is found
+In watched iterations, operations that draw random numbers inside `torch.utils.checkpoint` are seen, and the setting of
+the call above them is read.
+
+## Near misses
+- `preserve_rng_state=True`, the default.
+- `preserve_rng_state=False` around a part that draws nothing, or whose dropout is off.
+
+## Fix
+Leave `preserve_rng_state` at its default, or move the dropout out of the recomputed part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, Recomputed
+
+RULE = Rule(
+    "S1",
+    "recomputed-with-other-randomness",
+    "recompute",
+    "A recomputed part of the forward draws other random numbers than the first time: the gradient is of another loss.",
+)
+LISTENS = (Recomputed,)
+NEEDS_DETAIL = True
+KEPT = 256
+
+
+@dataclass(slots=True)
+class State:
+    """Draws inside a recomputed part, by the line of the recompute."""
+
+    draws: dict[tuple[str, int], list[Recomputed]] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Recomputed) and event.what == "random":
+        key = event.site.key()
+        if key in state.draws or len(state.draws) < KEPT:
+            events = state.draws.setdefault(key, [])
+            if len(events) < 16:
+                events.append(event)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    return [_finding(events) for events in state.draws.values()]
+
+
+def _finding(events: list[Recomputed]) -> Finding:
+    first = events[0]
+    names = list(dict.fromkeys(e.op for e in events))
+    lines = distinct(first.site, (e.op_site for e in events))
+    where = f" (line {lines[0].line})" if lines else ""
+    return Finding(
+        "S1",
+        "error",
+        first.site,
+        f"`{names[0]}`{where} runs inside this recompute, which does not keep the random state: the reverse pass draws "
+        f"other numbers than the forward, and the gradient is not that of the loss.",
+        "leave preserve_rng_state at True, its default",
+        related=lines,
+        evidence={"operations": names, "preserve_rng_state": False},
+        iteration=first.iteration,
+    )

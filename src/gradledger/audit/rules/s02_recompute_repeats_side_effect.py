@@ -1,0 +1,76 @@
+"""# A recompute counts the batch twice
+
+## What it is
+Activation checkpointing runs a part of the forward again in the reverse pass.  A BatchNorm in that part moves its
+running statistics each time: every batch counts twice.
+
+## Why it matters
+The statistics follow the latest batches twice as fast as `momentum` says; evaluation uses noisier statistics than the
+same model trained without recompute, and results differ between the two.
+
+## How it is found
+In watched iterations, the running mean right after the forward is compared with the one after the reverse pass.  It is
+reported when it was moved again and by nothing but the recomputation.
+
+## Near misses
+- A BatchNorm in evaluation mode, or outside of the recomputed part.
+- Layers without running statistics (LayerNorm, GroupNorm).
+- A recomputation that puts the statistics back.
+
+## Fix
+Leave the normalisation outside of the recomputed part, or give it the momentum `1 - sqrt(1 - m)`, with which two moves
+are as good as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, Recomputed
+
+RULE = Rule(
+    "S2",
+    "recompute-repeats-side-effect",
+    "recompute",
+    "A BatchNorm inside a recomputed part moves its running statistics twice for each batch.",
+    severity="warning",
+)
+LISTENS = (Recomputed,)
+NEEDS_DETAIL = True
+KEPT = 256
+
+
+@dataclass(slots=True)
+class State:
+    """The first time that statistics were moved twice, by the line of the recompute."""
+
+    moved: dict[tuple[str, int], Recomputed] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Recomputed) and event.what == "statistics" and len(state.moved) < KEPT:
+        state.moved.setdefault(event.site.key(), event)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    return [
+        Finding(
+            "S2",
+            "warning",
+            event.site,
+            "a BatchNorm runs inside this recompute in train mode: the forward moves its running statistics, and the "
+            "reverse pass moves them once more with the same batch.",
+            "keep the BatchNorm outside of the recomputed part, or give it momentum 1 - sqrt(1 - m)",
+            related=distinct(event.site, (event.op_site,)),
+            evidence={"moves_for_each_batch": 2},
+            iteration=event.iteration,
+        )
+        for event in state.moved.values()
+    ]
