@@ -1,0 +1,149 @@
+"""What the source says about the ends of episodes: flags that are given to an update and never used there, and flags
+that count a time limit as an end.
+
+Only names are read; what the program really computes is told by the comparisons of its loss.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger.audit._code import last_name, parsed
+
+_FLAG = re.compile(
+    r"(b_|batch_|mb_)?(dones?|d|terminals?|terminated|terminations?|is_terminal|is_done|not_?dones?|non_?terminal|ended)"
+    r"(_?(b|batch|t))?$",
+    re.IGNORECASE,
+)
+_END = re.compile(r"term(inated|ination|inal|s|\b)?", re.IGNORECASE)
+_LIMIT = re.compile(r"trunc|time_?limit|timeout|time_?out", re.IGNORECASE)
+_STORES = frozenset(
+    {"append", "add", "push", "store", "put", "insert", "remember", "record", "extend", "save", "write"}
+)
+
+
+def _scope(tree: ast.Module, line: int) -> ast.AST:
+    """The function around a line; at module level the outermost loop around it, else the module."""
+    functions = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.lineno <= line <= (n.end_lineno or n.lineno)
+    ]
+    if functions:
+        return max(functions, key=lambda n: n.lineno)
+    loops = [s for s in tree.body if isinstance(s, (ast.For, ast.While)) and s.lineno <= line <= (s.end_lineno or 0)]
+    return loops[0] if loops else tree
+
+
+def unused_flag(file: str, line: int) -> tuple[str, int] | None:
+    """A flag of terminal states that the code around `line` is given (as argument, or by unpacking a batch) and never
+    reads: its name and line."""
+    tree = parsed(file)
+    if tree is None:
+        return None
+    scope = _scope(tree, line)
+    given: dict[str, int] = {}
+    if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
+            given[argument.arg] = argument.lineno
+    read: set[str] = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                read.add(node.id)
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            read.add(last_name(node))
+        if isinstance(node, (ast.Assign, ast.For)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) > 3:
+                    given |= {n.id: n.lineno for n in target.elts if isinstance(n, ast.Name)}
+    flags = {name: at for name, at in given.items() if _FLAG.match(name)}
+    if not flags or any(_FLAG.match(name) for name in read):
+        return None
+    return next(iter(flags.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept."""
+
+    line: int
+    name: str
+    kept: int
+
+
+def limits_as_ends(file: str) -> list[Limit]:
+    """Lines that make one flag of end and time limit and keep it, in functions that use the two for nothing else."""
+    tree = parsed(file)
+    found: list[Limit] = []
+    for scope in _scopes(tree) if tree is not None else ():
+        joined = [(node, names) for node in _own(scope) if (names := _joined(node)) is not None]
+        if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
+            continue
+        for node, _ in joined:
+            limit = _kept(scope, node)
+            if limit is not None:
+                found.append(limit)
+    return found
+
+
+def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
+    yield tree
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a scope, without those of functions inside it."""
+    queue = list(ast.iter_child_nodes(scope))
+    for node in queue:
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            queue.extend(ast.iter_child_nodes(node))
+
+
+def _joined(node: ast.AST) -> tuple[str, str] | None:
+    """The names of end and time limit that an expression joins by "or"."""
+    sides: list[ast.expr] = []
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:
+        sides = node.values
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        sides = [node.left, node.right]
+    elif isinstance(node, ast.Call) and last_name(node.func) == "logical_or" and len(node.args) == 2:
+        sides = node.args
+    names = [last_name(side) for side in sides]
+    if len(names) != 2 or not all(names):
+        return None
+    for end, limit in (names, reversed(names)):
+        if _END.match(end) and _LIMIT.search(limit) and not _LIMIT.search(end):
+            return end, limit
+    return None
+
+
+def _used_otherwise(scope: ast.AST, joins: list[ast.AST], names: set[str]) -> bool:
+    """Whether end or time limit are read anywhere but in those expressions."""
+    inside = {id(n) for join in joins for n in ast.walk(join)}
+    return any(
+        isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names and id(n) not in inside
+        for n in _own(scope)
+    )
+
+
+def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
+    """Where the joined flag is put into a memory: by way of a name, or at once."""
+    name, line = "", getattr(join, "lineno", 0)
+    for node in _own(scope):
+        if isinstance(node, ast.Assign) and any(n is join for n in ast.walk(node.value)):
+            name = next((last_name(t) for t in node.targets), "")
+    for node in _own(scope):
+        if not isinstance(node, ast.Call) or last_name(node.func) not in _STORES:
+            continue
+        for argument in (*node.args, *(k.value for k in node.keywords)):
+            inner = list(ast.walk(argument))
+            if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
+                return Limit(line, name, node.lineno)
+    return None
