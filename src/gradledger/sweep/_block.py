@@ -48,6 +48,10 @@ class Block:
                 if buffer is not None:
                     yield module, name, buffer
 
+    def buffer_names(self) -> list[tuple[nn.Module, str]]:
+        """Each buffer's place, also of one that is None so far."""
+        return [(module, name) for module in self.modules for name in module._buffers]
+
     def generators(self) -> list[torch.Generator]:
         """Random generators that its modules carry as attributes."""
         found = [g for module in self.modules for g in vars(module).values() if isinstance(g, torch.Generator)]
@@ -210,12 +214,14 @@ def _reached(call: Any, depth: int = 0) -> Iterator[nn.Module | Tensor]:
     if isinstance(call, functools.partial):
         inner = (call.func, *call.args, *call.keywords.values())
     elif isinstance(call, types.MethodType):
-        inner = (call.__self__, call.__func__)
+        names = names_in(call.__func__.__code__) if isinstance(call.__func__, types.FunctionType) else set()
+        inner = (call.__self__, call.__func__, *_attributes_of(call.__self__, names))
     elif isinstance(call, types.FunctionType):
         cells = [cell.cell_contents for cell in call.__closure__ or () if _filled(cell)]
-        names = (*call.__code__.co_names,)
+        names = names_in(call.__code__)
         seen = [call.__globals__[name] for name in names if name in call.__globals__]
-        inner = (*cells, *(call.__defaults__ or ()), *(call.__kwdefaults__ or {}).values(), *seen)
+        parts = [part for held in (*cells, *seen) for part in _attributes_of(held, names)]
+        inner = (*cells, *(call.__defaults__ or ()), *(call.__kwdefaults__ or {}).values(), *seen, *parts)
     elif isinstance(call, list | tuple):
         inner = call
     elif isinstance(call, dict):
@@ -226,6 +232,26 @@ def _reached(call: Any, depth: int = 0) -> Iterator[nn.Module | Tensor]:
         plain = depth == 0 and callable(value) and hasattr(value, "__dict__") and not isinstance(value, type)
         if isinstance(value, _HOLDERS) or plain:
             yield from _reached(value, depth + 1)
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """The global names and attributes that a function may read, also inside the functions that it defines."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*(names_in(part) for part in inner))
+
+
+def _attributes_of(held: Any, names: set[str], depth: int = 0) -> Iterator[Any]:
+    """What a function reads of a plain object (a trainer that keeps its modules in attributes), by those names."""
+    plain = hasattr(held, "__dict__") and not isinstance(held, (*_HOLDERS, type, types.ModuleType))
+    if not plain or depth > 3:
+        return
+    for name in names:
+        value = vars(held).get(name)
+        if value is None and isinstance(getattr(type(held), name, None), types.FunctionType):
+            value = getattr(held, name)
+        if value is not None:
+            yield value
+            yield from _attributes_of(value, names, depth + 1)
 
 
 def _filled(cell: types.CellType) -> bool:

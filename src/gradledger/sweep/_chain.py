@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradledger.sweep._block import Blocks, blocks, one_block
 from gradledger.sweep._facts import Facts
 from gradledger.sweep._parallel import reduction_of
 
 Key = tuple[Any, ...]
+
+KINDS = 256
+"""Kinds of input that a chain remembers at most; a batch of another length each time must not fill the memory."""
 
 
 class Chain:
@@ -30,12 +33,38 @@ class Chain:
     """
 
     def __init__(self, model: Any, loss_fn: Callable[..., Any], generators: Sequence[torch.Generator] = ()) -> None:
+        self._given = (model, loss_fn, tuple(generators))
+        self._read()
+
+    def _read(self) -> None:
+        model, loss_fn, generators = self._given
         self.blocks: Blocks = (*blocks(model), one_block("loss", loss_fn))
         self.reduction = reduction_of(self.blocks)
         carried = [g for b in self.blocks for g in b.generators()]
         self.generators = tuple({id(g): g for g in (*carried, *generators)}.values())
         self.modules = tuple({id(m): m for b in self.blocks for m in b.modules}.values())
         self._facts: dict[Key, list[Facts]] = {}
+        chain = model._modules if isinstance(model, nn.Module) else model
+        self._listed: Sequence[Any] = chain if isinstance(chain, list) else ()
+        self._holders = [part for m in self.modules for part in (m._parameters, m._modules)]
+        if isinstance(chain, dict):
+            self._holders.append(chain)
+        self._there = self._objects()  # kept alive, or another object may be found at the same address
+        self._known = [*map(id, self._there)]
+
+    def unchanged(self) -> bool:
+        """Whether modules and parameters are the objects that they were; else the chain is read again.
+
+        A layer may be exchanged, a parameter replaced (`load_state_dict(assign=True)`): what is known of the blocks
+        is then of others.  Blocks that communicate exchange their own parameters while they run, and are left alone.
+        """
+        if self.reduction is not None or self._known == [*map(id, self._objects())]:
+            return True
+        self._read()
+        return False
+
+    def _objects(self) -> list[Any]:
+        return [*self._listed, *[one for part in self._holders for one in part.values()]]
 
     @classmethod
     def of(cls, blocks: Blocks, generators: Sequence[torch.Generator] = ()) -> Chain:
@@ -56,12 +85,24 @@ class Chain:
         """What is known for inputs of this kind (filled in by the first step)."""
         known = self._facts.get(key)
         if known is None:
+            while len(self._facts) >= KINDS:
+                self._facts.pop(next(iter(self._facts)))
             known = self._facts[key] = [Facts() for _ in self.blocks]
         return known
 
     def adopt(self, key: Key, facts: list[Facts]) -> None:
-        """Take over what a profile of the same blocks found."""
-        self._facts[key] = facts
+        """Take over what a profile of the same blocks found; what was found on another model does not hold here."""
+        modules = {id(m) for m in self.modules}
+        parameters = {id(p) for p in self.parameters()}
+        if all(
+            all(id(p) in parameters for p in one.parameters) and all(id(m) in modules for m, _ in one.buffers)
+            for one in facts
+        ):
+            self._facts[key] = facts
+
+    def knows(self, key: Key) -> bool:
+        """Whether inputs of this kind have been looked at."""
+        return key in self._facts
 
     def forget(self) -> None:
         """Look again at the next step where a step that failed may have seen half."""
@@ -70,6 +111,9 @@ class Chain:
 
 def _kind(x: Any) -> Any:
     if isinstance(x, Tensor):
+        if x.layout is torch.jagged:  # its shape holds a number of its own for each set of lengths
+            inner = x.values()
+            return (len(x), inner.shape, x.dtype, x.device, x.requires_grad)
         return (x.shape, x.dtype, x.device, x.requires_grad, x.stride() if x.layout is torch.strided else None)
     return type(x)
 

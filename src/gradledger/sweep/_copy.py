@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradledger.core.errors import SweepError
-from gradledger.sweep._block import Block, Blocks, one_block
+from gradledger.sweep._block import Block, Blocks, names_in, one_block
 
 Memo = dict[int, Any]
 
@@ -75,7 +75,7 @@ def _copied_function(function: types.FunctionType, memo: Memo) -> types.Function
     """A function with a state of its own around copies; one without any is returned as it is."""
     named = {
         name: function.__globals__[name]
-        for name in _names(function.__code__)
+        for name in names_in(function.__code__)
         if isinstance(function.__globals__.get(name), nn.Module | Tensor)
     }
     if not (function.__closure__ or function.__defaults__ or function.__kwdefaults__ or named):
@@ -96,9 +96,3 @@ def _copied_function(function: types.FunctionType, memo: Memo) -> types.Function
     made.__defaults__ = _copied(function.__defaults__, memo)
     made.__kwdefaults__ = _copied(function.__kwdefaults__, memo)
     return made
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The global names a function may read, also inside the functions that it defines."""
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return set(code.co_names).union(*(_names(part) for part in inner))

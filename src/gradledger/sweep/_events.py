@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Iterator
 from typing import Any, final
 
@@ -129,6 +130,7 @@ class ReverseWalk:
 
     def __init__(self, walk: Walk, gradients: Gradients, loss: Any) -> None:
         self.loss = loss
+        self._walk, self._gradients = walk, gradients
         self._events = self._run(walk, gradients)
 
     def __iter__(self) -> Iterator[Event]:
@@ -139,7 +141,13 @@ class ReverseWalk:
 
     def close(self) -> None:
         """Stop here: gradients, buffers and random state are put back as they were before the step."""
+        if inspect.getgeneratorstate(self._events) == inspect.GEN_CREATED:  # closing it would run nothing of it
+            self._gradients.undo()
+            self._walk.abandon()
         self._events.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> ReverseWalk:
         return self

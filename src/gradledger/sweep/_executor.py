@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from gradledger.core import passes
@@ -18,7 +18,7 @@ from gradledger.sweep import _offload, _vjp
 from gradledger.sweep._action import Action
 from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
-from gradledger.sweep._facts import Facts, Watched, leaves_of, settle_shared
+from gradledger.sweep._facts import Facts, Watched, leaves_of, note_first_run, settle_shared
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._parallel import Reduction
 from gradledger.sweep._replay import Found, RandomState
@@ -171,17 +171,23 @@ class Walk:
         found = self._found.get(i)
         if found is not None:
             return found.again()
-        if i in self._again or facts.buffers or not facts.looked:
-            found = Found(facts.buffers, facts.generators if facts.random and i in self._again else None)
-            if i in self._again:
-                self._found[i] = found
-            if found.buffers:
-                self._first.append(found)
-        return nullcontext()
+        if i in self._again:
+            found, first = note_first_run(self.blocks, i, facts, self.generators)
+            self._found[i] = found
+        elif facts.buffers or not facts.looked:
+            found, first = Found(facts.buffers, None), nullcontext()
+        else:
+            return nullcontext()
+        if found.buffers:
+            self._first.append(found)
+        return first
 
     def _call(self, i: int, *given: Any) -> Any:
         try:
-            return self.blocks[i].call(*given)
+            if not self.ambient.autocast:
+                return self.blocks[i].call(*given)
+            with self.ambient.one_block():
+                return self.blocks[i].call(*given)
         except SweepError:
             raise
         except Exception as error:
@@ -193,7 +199,8 @@ class Walk:
         boundary = self._input(i)
         given = look_at(boundary, copies=facts.copies)
         with self._capture(i):
-            if facts.no_grad:
+            # a block that is given nothing to differentiate says by its run alone whether its output carries a gradient
+            if facts.no_grad and any(boundary.needs):
                 with torch.no_grad():
                     out, _ = cut(self._call(i, given), facts.needs)
             else:
@@ -216,7 +223,9 @@ class Walk:
             with self._capture(i), self._around(i):
                 result = self._call(i, given)
             out, roots = cut(result)
-            if facts.capture and not isinstance(self.blocks[i].call, nn.Module):
+            if i in self._again and facts.no_grad and any(boundary.needs) and out.needs != facts.needs:
+                raise _other_gradients(self.blocks, i)
+            if facts.capture:
                 self._any_new(i, roots, leaves)
         else:
             with self._around(i):
@@ -282,17 +291,33 @@ class Walk:
     def _learn(self, i: int, roots: Sequence[Tensor], leaves: tuple[Tensor, ...]) -> None:
         own = [p for p in self.blocks[i].parameters() if p.requires_grad and p.is_leaf]
         reached = leaves_of(roots, leaves)
+        self._only_through_the_state(i, reached)
         self.facts[i].parameters = tuple({id(p): p for p in (*own, *reached)}.values())
         self.facts[i].looked = self._looking = True
 
-    def _any_new(self, i: int, roots: Sequence[Tensor], leaves: tuple[Tensor, ...]) -> None:
-        """A function may reach another parameter at another call: a captured product must ask for it too."""
+    def _any_new(self, i: int, roots: Sequence[_vjp.Root], leaves: tuple[Tensor, ...]) -> None:
+        """A block may reach another leaf at another call: a captured product must ask for it too."""
         facts = self.facts[i]
         known = {id(p) for p in facts.parameters}
-        new = tuple(p for p in leaves_of(roots, leaves) if id(p) not in known)
-        if new:
-            facts.parameters += new
+        reached = leaves_of(roots, leaves)
+        if any(id(p) not in known for p in reached):
+            self._only_through_the_state(i, reached)
+            own = [p for p in self.blocks[i].parameters() if p.requires_grad and p.is_leaf]
+            facts.parameters = tuple({id(p): p for p in (*own, *reached)}.values())
             self._looking = True
+
+    def _only_through_the_state(self, i: int, reached: Sequence[Tensor]) -> None:
+        """A block whose graph reaches the input of another one has been handed something past the state."""
+        inputs = {id(leaf): j for j, recorded in self.tape.items() if j != i for leaf in recorded.leaves}
+        other = next((inputs[id(leaf)] for leaf in reached if id(leaf) in inputs), None)
+        if other is not None:
+            raise SweepError(
+                got=f"a graph that leads into block {other} ({self.blocks[other].name}) past the state",
+                wanted="whatever a later block uses handed on in the state, where the walk can cut it",
+                where=place_of(self.blocks, i),
+                next_step="return it beside the output, in a tuple, a dict or a class that torch.utils._pytree knows, "
+                "instead of through a list, a closure or an object of your own; or detach it",
+            )
 
     def _unread(self, i: int, leaves: tuple[Tensor, ...], flat: list[Any]) -> None:
         """Find which leaves this block's graph has not saved, and which the one before has not saved either.
@@ -323,6 +348,8 @@ class Walk:
         if not facts.looked:
             facts.single = len(roots) == 1 and roots[0].numel() == 1
             self._learn(self.loss_at, roots, ends)
+        elif facts.capture:
+            self._any_new(self.loss_at, roots, ends)
         if self._looking:
             settle_shared(self.facts)
         self.cotangents, self._made = seeds, False
@@ -352,25 +379,24 @@ class Walk:
         """
         self.gradients = gradients
         autocast = bool(self.ambient.autocast)
-        with torch.enable_grad():
-            for action in self._after:
-                if self.on_action is not None:
-                    self.on_action(action)
-                if action.kind != "reverse":
-                    with self.ambient.forward() if autocast else nullcontext():
-                        self._do(action)
-                    continue
-                i = action.block
-                self._current = None
-                if i in self._tapes_out:
-                    self._tapes_out.pop(i).land()
-                yield i
-                if i in self.tape:
-                    with self.reversing():
-                        self.product(i)
-                self._made = True
-                if self.on_cotangent is not None:
-                    self.on_cotangent(i, self.cotangents)
+        for action in self._after:
+            if self.on_action is not None:
+                self.on_action(action)
+            if action.kind != "reverse":
+                with torch.enable_grad(), self.ambient.forward() if autocast else nullcontext():
+                    self._do(action)
+                continue
+            i = action.block
+            self._current = None
+            if i in self._tapes_out:
+                self._tapes_out.pop(i).land()
+            yield i  # under no mode of ours: the caller's code runs here
+            if i in self.tape:
+                with torch.enable_grad(), self.reversing():
+                    self.product(i)
+            self._made = True
+            if self.on_cotangent is not None:
+                self.on_cotangent(i, self.cotangents)
         self._into_the_data()
 
     def reversing(self) -> AbstractContextManager[Any]:
@@ -428,6 +454,8 @@ class Walk:
             if not (roots and leaves):
                 self.cotangents = (None,) * len(leaves)
                 return tuple(roots), tuple(d_out)
+            if not self.facts[i].capture:
+                self._any_new(i, roots, leaves)
             try:
                 self.cotangents = tuple(_vjp.capture(tuple(roots), tuple(d_out), leaves, keep=True))
             except RuntimeError as error:
@@ -462,6 +490,8 @@ class Walk:
         if self.reduction is not None and self.reduction.by_accumulation:
             self.cotangents = tuple(_vjp.accumulate_and_observe(tuple(roots), tuple(d_out), leaves))
             return []
+        if not facts.capture:  # not asked for when it was recorded
+            self._any_new(i, roots, leaves)
         for parameter in facts.shared:
             part = self._partial.get(id(parameter))
             if part is not None:
@@ -503,7 +533,11 @@ class Walk:
         """Data that itself requires a gradient gets it, through whatever graph stands above it."""
         pairs = [(t, d) for t, d in zip(self._outer, self.cotangents, strict=True) if d is not None]
         if pairs and self.into_data:
-            _vjp.accumulate(tuple(t for t, _ in pairs), tuple(d for _, d in pairs))
+            roots, d_out = tuple(t for t, _ in pairs), tuple(d for _, d in pairs)
+            if self.gradients.only is None:
+                _vjp.accumulate(roots, d_out)
+            elif self.gradients.only:
+                _vjp.accumulate_into(roots, d_out, tuple(self.gradients.only.values()), keep=False)
         self.cotangents = ()
 
     # the end ------------------------------------------------------------------------------------------------------
@@ -547,6 +581,15 @@ def _handles() -> int:
     count = sys.getrefcount(leaf)
     del graph
     return count
+
+
+def _other_gradients(blocks: Blocks, i: int) -> SweepError:
+    return SweepError(
+        got="outputs of which others carry a gradient than at an earlier step",
+        wanted="a block that does the same for inputs of the same kind, since it is recomputed",
+        where=place_of(blocks, i),
+        next_step="keep this block in the plan, or make the branch a property that shows (train or eval, a shape)",
+    )
 
 
 _HANDLES = _handles()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from gradledger.core.errors import SweepError
-from gradledger.sweep._block import Block
-from gradledger.sweep._replay import Found, RandomState
+from gradledger.sweep._block import Block, place_of
+from gradledger.sweep._replay import Found, Named, RandomState, Still, first_run, is_small
 from gradledger.sweep._state import Boundary, equal_bits
 
 
@@ -24,6 +26,8 @@ class Facts:
         copies: it writes into its input, so it is given a copy.
         random: it draws from torch's generators.
         buffers: the buffers that it changes, as (module, name).
+        small: its other buffers that are small enough to be noted on the chance that it changes them another time.
+        still: the rest.
         no_grad: run without recording it gives the same bits (None: not tried, so it is run recording, saving nothing).
         capture: cotangents are taken by capture, because accumulation would change their memory layout.
         unsaved: which of its leaves its own graph does not save: their memory can go unless the block before needs it.
@@ -40,7 +44,9 @@ class Facts:
     looked: bool = False
     copies: bool = True
     random: bool = True
-    buffers: tuple[tuple[nn.Module, str], ...] = ()
+    buffers: tuple[Named, ...] = ()
+    small: tuple[Named, ...] = ()
+    still: tuple[Named, ...] = ()
     no_grad: bool | None = None
     capture: bool = True
     unsaved: tuple[int, ...] = ()
@@ -62,7 +68,7 @@ class Watched:
         self._block, self._facts = block, facts
         facts.generators = list({id(g): g for g in (*block.generators(), *generators)}.values())
         self._random = RandomState(facts.generators)
-        self.found = Found([(module, name) for module, name, _ in block.buffers()], None)
+        self.found = Found(block.buffer_names(), None)
 
     def ran(self, boundary: Boundary, given: Sequence[Any]) -> None:
         """Compare after the run; `given` are the copies of the boundary's leaves that it was given."""
@@ -71,10 +77,15 @@ class Watched:
         moved = [
             (module, name)
             for module, name, buffer, value in self.found.buffers
-            if module._buffers.get(name) is not buffer or not equal_bits(buffer, value)
+            if module._buffers.get(name) is not buffer
+            or (buffer is not None and value is not None and not equal_bits(buffer, value))
         ]
         # a module that changes one of its buffers may change its others at another step (a counter, a warm-up)
-        facts.buffers = tuple((m, n) for m, n, _, _ in self.found.buffers if any(m is other for other, _ in moved))
+        mine = self._block.buffer_names()
+        facts.buffers = tuple((m, n) for m, n in mine if any(m is other for other, _ in moved))
+        rest = [named for named in mine if named not in facts.buffers]
+        facts.small = tuple(named for named in rest if is_small(named))
+        facts.still = tuple(named for named in rest if not is_small(named))
         written = _written(boundary, given)
         facts.copies = bool(written)
         if written:
@@ -103,14 +114,34 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
-def leaves_of(roots: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def note_first_run(
+    blocks: Sequence[Block], i: int, facts: Facts, generators: Sequence[torch.Generator]
+) -> tuple[Found, AbstractContextManager[None]]:
+    """What block i finds at a run that is to be repeated, and the context of that run.
+
+    Random state and small buffers are noted whatever was seen at an earlier step: a dropout rate or an observer may
+    have been switched on since.
+    """
+    if not facts.looked:
+        found = Found(blocks[i].buffer_names(), generators)
+        return found, nullcontext()
+    found = Found((*facts.buffers, *facts.small), facts.generators or generators)
+
+    def tell(moved: Sequence[Named]) -> None:
+        facts.buffers += tuple(moved)
+        facts.still = tuple(named for named in facts.still if named not in moved)
+
+    return found, first_run(found, Still(facts.still), place_of(tuple(blocks), i), tell)
+
+
+def leaves_of(roots: Sequence[Tensor | GradientEdge], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The leaves that the local graph of `roots` reaches, its own input leaves apart, in order of first sight."""
     mine = {id(t) for t in own}
     found: dict[int, Tensor] = {}
     seen: set[Any] = set()
-    stack = [r.grad_fn for r in roots if r.grad_fn is not None]
+    stack = [r.grad_fn if isinstance(r, Tensor) else r.node for r in roots]
     for root in roots:
-        if root.grad_fn is None and root.requires_grad and id(root) not in mine:
+        if isinstance(root, Tensor) and root.grad_fn is None and root.requires_grad and id(root) not in mine:
             found[id(root)] = root
     while stack:
         node = stack.pop()

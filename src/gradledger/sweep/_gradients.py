@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -41,9 +41,14 @@ class Gradients:
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], only: Collection[int] | None = None, reduction: Reduction | None = None
+        self,
+        parameters: Iterable[Tensor],
+        only: Mapping[int, Tensor] | None = None,
+        reduction: Reduction | None = None,
+        *,
+        aside: bool = True,
     ) -> None:
-        """`only`: ids of the tensors that may be given a gradient (None: all); `reduction`: over processes."""
+        """`only`: by id the tensors that may get one (None: all); `reduction`: over processes; `aside`: at once."""
         self.only, self.reduction = only, reduction
         if reduction is not None:
             reduction.begin()
@@ -55,8 +60,13 @@ class Gradients:
                 self._empty.append(p)
             elif reduction is not None and reduction.stays(p):
                 pass
-            elif not getattr(p, "_post_accumulate_grad_hooks", None) and old.layout is torch.strided:
+            elif not getattr(p, "_post_accumulate_grad_hooks", None):
                 self._older.append((p, old))
+        if aside:
+            self.set_aside()
+
+    def set_aside(self) -> None:
+        """Take the older gradients away, until `finish` or `undo`."""
         for p, _ in self._older:
             p.grad = None
 
@@ -74,11 +84,13 @@ class Gradients:
         if not self._older:
             return
         both = [(old, p.grad) for p, old in self._older if p.grad is not None]
+        dense = [pair for pair in both if pair[0].layout is torch.strided]
         with torch.no_grad():
-            for old, new in both:
-                old += new
+            if dense:
+                torch._foreach_add_([old for old, _ in dense], [new for _, new in dense])  # one call: all or none
+            sums = {id(old): _sparse_sum(old, new) for old, new in both if old.layout is not torch.strided}
         for p, old in self._older:
-            p.grad = old
+            p.grad = sums.get(id(old), old)
         self._older.clear()
 
     def merge(self, parameters: Iterable[Tensor]) -> None:
@@ -90,7 +102,7 @@ class Gradients:
             if id(p) in wanted:
                 if p.grad is not None:
                     with torch.no_grad():
-                        old += p.grad
+                        old = old.add_(p.grad) if old.layout is torch.strided else _sparse_sum(old, p.grad)
                 p.grad = old
         self._older = [(p, old) for p, old in self._older if id(p) not in wanted]
 
@@ -102,3 +114,8 @@ class Gradients:
             p.grad = old
         for p in self._empty:
             p.grad = None
+
+
+def _sparse_sum(old: Tensor, new: Tensor) -> Tensor:
+    """As the engine adds to a sparse gradient: in place, unless the new one is dense."""
+    return old.add_(new) if new.layout is old.layout else new + old

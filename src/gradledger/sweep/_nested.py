@@ -20,7 +20,7 @@ from gradledger.core import passes
 from gradledger.core.errors import SweepError
 from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
-from gradledger.sweep._facts import Facts
+from gradledger.sweep._facts import Facts, note_first_run
 from gradledger.sweep._gradients import Gradients
 from gradledger.sweep._parallel import Reduction
 from gradledger.sweep._plan import Item, Keep, Plan, keeps
@@ -87,7 +87,7 @@ class Nested:
     def reverse(self, gradients: Gradients) -> Iterator[int]:
         """One plain backward; nothing to yield."""
         only = gradients.only
-        inputs = None if only is None else [p for p in self.parameters() if id(p) in only]
+        inputs = None if only is None else list(only.values())
         if inputs is None or inputs:
             with self._ambient.reverse() if self._ambient.autocast else nullcontext():
                 torch.autograd.backward(self._roots, self._seeds, inputs=inputs)
@@ -150,12 +150,14 @@ class Nested:
         again = i in self._again
         if not again and facts.looked and not facts.buffers:
             return nullcontext()
-        named = facts.buffers if facts.looked else [(m, n) for m, n, _ in self.blocks[i].buffers()]
-        found = Found(named, facts.generators if again and facts.random else None)
-        self._first.append(found)
         if again:
+            found, first = note_first_run(self.blocks, i, facts, self._generators)
             self._found[i] = found
-        return nullcontext()
+        else:
+            named = facts.buffers if facts.looked else self.blocks[i].buffer_names()
+            found, first = Found(named, None), nullcontext()
+        self._first.append(found)
+        return first
 
     def _call(self, i: int, *given: Any) -> Any:
         try:

@@ -186,6 +186,9 @@ def _clipped(walk: Walk, stepper: Stepper, clip: float, norm_type: float, keep_b
             again.append((i, roots, d_out))
         collected.held.clear()
         del roots, d_out
+    for p in order:  # not reached by this step, but by an earlier one whose gradient waits
+        if id(p) in older and id(p) not in norms:
+            norms[id(p)] = torch.linalg.vector_norm(older[id(p)], norm_type)
     coefficient = _coefficient([norms[id(p)] for p in order if id(p) in norms], clip, norm_type)
     by_block = {i: (roots, d_out) for i, roots, d_out in again}
     del again
@@ -204,6 +207,7 @@ def _clipped(walk: Walk, stepper: Stepper, clip: float, norm_type: float, keep_b
         for p, g in zip(done, products, strict=True):
             if g is not None:
                 _vjp.give(p, g, d_out)
+            if p.grad is not None:
                 _scale(p, coefficient)
         products.clear()
         if done:

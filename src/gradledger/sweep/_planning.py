@@ -162,7 +162,7 @@ def _slack(facts: Sequence[Facts]) -> int:
     for one in facts:
         if one.random:
             total += 2 * state * (1 + len(one.generators))
-        for module, name in one.buffers:
+        for module, name in (*one.buffers, *one.small):
             buffer = module._buffers.get(name)
             if buffer is not None:
                 total += 2 * buffer.numel() * buffer.element_size()

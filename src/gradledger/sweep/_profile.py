@@ -17,17 +17,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.parameter import is_lazy
 
+from gradledger.core.errors import SweepError
 from gradledger.sweep._action import Action
 from gradledger.sweep._cost import Costs
 from gradledger.sweep._executor import Walk
 from gradledger.sweep._facts import Facts, settle_shared
 from gradledger.sweep._gradients import Gradients, without_hooks
 from gradledger.sweep._memory import MemoryWatch, Span
+from gradledger.sweep._plain_state import PlainState, hidden_tensor
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._seed import roots_and_seeds
-from gradledger.sweep._state import Boundary, equal_bits, same_bits
+from gradledger.sweep._state import Boundary, same_bits
 from gradledger.sweep._storages import Storages
 
 NO_TARGET: Any = object()
@@ -62,6 +65,7 @@ class Profiler:
 
     def measure(self) -> Costs:
         """Look, check that blocks can be replayed, and measure."""
+        _materialised(self._blocks)
         with self._untouched():
             for _ in range(2):  # the second settles how cotangents are taken
                 self._step(self._walk(keep_all_actions(len(self._blocks))))
@@ -72,6 +76,7 @@ class Profiler:
 
     def check(self) -> None:
         """Only look and check that blocks can be replayed; without a target the loss is left out."""
+        _materialised(self._blocks)
         with self._untouched():
             walk = self._walk(keep_all_actions(len(self._blocks)))
             if self._y is NO_TARGET:
@@ -117,16 +122,15 @@ class Profiler:
         python_random = random.getstate()
         numpy = sys.modules.get("numpy")
         numpy_random = numpy.random.get_state() if numpy is not None else None
-        buffers = [Found([(m, n) for m, n, _ in b.buffers()], None) for b in self._blocks]
-        attributes = [(m, _attributes(m)) for m in self._modules]
+        buffers = [Found(b.buffer_names(), None) for b in self._blocks]
+        plain = PlainState(self._modules)
         try:
             with without_hooks(p for b in self._blocks for p in b.parameters()):
                 yield
         finally:
             for found in reversed(buffers):
                 found.put_back()
-            for module, before in attributes:
-                _restore(module, before)
+            plain.put_back()
             torch_random.restore()
             random.setstate(python_random)
             if numpy is not None:
@@ -150,7 +154,7 @@ class Profiler:
             if action.kind == "run":
                 i, runs = action.block, len(outputs[action.block])
                 if runs == 1:
-                    outside[0] = self._outside(i)
+                    outside[0] = PlainState(self._blocks[i].modules), _streams()
                 if runs == 2:
                     self._judge(i, outside[0], outputs[i])
                     self._facts[i].no_grad = True  # tried by the third run
@@ -168,25 +172,20 @@ class Profiler:
 
     def _judge(self, i: int, before: Any, outputs: list[Boundary]) -> None:
         """After the second run: has anything moved that we do not put back, and are the bits the same?"""
-        facts, now = self._facts[i], self._outside(i)
-        moved = [name for name, value in now.items() if name not in before or not _same(before[name], value)]
+        facts, (plain, streams) = self._facts[i], before
+        now = _streams()
+        moved = next((name for name, state in streams.items() if now.get(name) != state), None) or plain.moved()
         difference = same_bits(outputs[0].flat, outputs[1].flat)
-        if moved:
-            facts.keep_reason = f"{moved[0]} moves with every run"
+        hidden = hidden_tensor(outputs[0].flat)
+        if hidden is not None:
+            for one in self._facts[i : i + 2]:  # nor can the next be run again, whose input it is
+                one.keep_reason = f"a {hidden} in the state holds tensors where the walk cannot cut them"
+        elif facts.keep_reason is not None:
+            pass
+        elif moved:
+            facts.keep_reason = f"{moved} moves with every run"
         elif difference:
             facts.keep_reason = f"run again from the same state, {difference}"
-
-    def _outside(self, i: int) -> dict[str, Any]:
-        """What a run may change besides torch's random state and buffers, as comparable values."""
-        seen: dict[str, Any] = {"Python's random state": random.getstate()}
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            kind, keys, *rest = numpy.random.get_state()
-            seen["numpy's random state"] = (kind, keys.tobytes(), *rest)
-        for number, module in enumerate(self._blocks[i].modules):
-            for name, value in _attributes(module).items():
-                seen[f"attribute {name!r} of {type(module).__name__} ({number})"] = value
-        return seen
 
     # bytes --------------------------------------------------------------------------------------------------------
 
@@ -323,29 +322,24 @@ def _same_kind(outputs: list[Boundary]) -> bool:
     return all(o.spec == outputs[0].spec and o.needs == outputs[0].needs for o in outputs)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Plain attributes whose change can be seen: numbers, text, tensors without a graph (as copies)."""
-    out: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        if isinstance(value, bool | int | float | str | None.__class__):
-            out[name] = value
-        elif isinstance(value, Tensor) and not value.requires_grad:
-            out[name] = value.detach().clone()
-    return out
+def _materialised(blocks: Any) -> None:
+    """A lazy module takes its shape and first values from the first batch: trying that out would leave a trace."""
+    for block in blocks:
+        for module in block.modules:
+            if any(map(is_lazy, (*module._parameters.values(), *module._buffers.values()))):
+                raise SweepError(
+                    got=f"{type(module).__name__}, whose parameters have no shape yet",
+                    wanted="a model that has been run once, since planning must leave no trace",
+                    where=f"block {block.name}",
+                    next_step="call the model once on a batch (under torch.no_grad()), then plan",
+                )
 
 
-def _restore(module: nn.Module, before: dict[str, Any]) -> None:
-    for name, value in before.items():
-        present = vars(module).get(name)
-        if isinstance(value, Tensor):
-            if isinstance(present, Tensor) and present.shape == value.shape and not equal_bits(present, value):
-                with torch.no_grad():
-                    present.copy_(value)
-        elif present is not value and present != value:
-            object.__setattr__(module, name, value)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return equal_bits(a, b)
-    return type(a) is type(b) and bool(a == b or a != a)
+def _streams() -> dict[str, Any]:
+    """The random streams that are not torch's, as comparable values."""
+    seen: dict[str, Any] = {"Python's random state": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        seen["numpy's random state"] = (kind, keys.tobytes(), *rest)
+    return seen

@@ -6,11 +6,14 @@ statistic that counts (BatchNorm) counts once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from gradledger.core.errors import SweepError
 
 
 class RandomState:
@@ -48,18 +51,23 @@ Named = tuple[nn.Module, str]
 
 
 class Found:
-    """What one run of a block found: random state (if it draws) and the buffers that it is going to change."""
+    """What one run of a block found: random state (if it may draw) and the buffers that it may change."""
 
     __slots__ = ("buffers", "random")
 
     def __init__(self, buffers: Sequence[Named], generators: Sequence[torch.Generator] | None) -> None:
         """`generators` None: the block draws no random numbers."""
         self.random = None if generators is None else RandomState(generators)
-        self.buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+        self.buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]] = []
         for module, name in buffers:
             buffer = module._buffers.get(name)
-            if buffer is not None:
-                self.buffers.append((module, name, buffer, buffer.clone()))
+            if buffer is None or not is_lazy(buffer):
+                self.buffers.append((module, name, buffer, None if buffer is None else buffer.clone()))
+
+    def ran(self) -> None:
+        """After the first run: a random state that has not moved need not be put in place again."""
+        if self.random is not None and self.random.same(RandomState([g for g, _ in self.random.own])):
+            self.random = None
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -70,7 +78,7 @@ class Found:
             if self.random is not None:
                 self.random.restore()
             for module, name, _, value in self.buffers:
-                module._buffers[name] = value.clone()
+                module._buffers[name] = None if value is None else value.clone()
             yield
         finally:
             for module, name, buffer in present:
@@ -82,5 +90,58 @@ class Found:
         """After a failed run: the buffers that were there, with the values they had."""
         with torch.no_grad():
             for module, name, buffer, value in self.buffers:
-                buffer.copy_(value)
+                if buffer is not None and value is not None:
+                    buffer.copy_(value)
                 module._buffers[name] = buffer
+
+
+SMALL = 1 << 14
+"""Bytes of a buffer up to which it is noted whether or not a block was seen to change it."""
+
+
+def is_small(named: Named) -> bool:
+    """Whether the buffer there costs nothing to speak of to copy."""
+    buffer = named[0]._buffers.get(named[1])
+    return buffer is None or is_lazy(buffer) or buffer.numel() * buffer.element_size() <= SMALL
+
+
+class Still:
+    """Buffers too large to be copied for nothing, which a block was not seen to change."""
+
+    def __init__(self, buffers: Sequence[Named]) -> None:
+        self._there = [(m, n, m._buffers.get(n), version_of(m._buffers.get(n))) for m, n in buffers]
+
+    def moved(self) -> list[Named]:
+        """Those that are other objects now, or were written to."""
+        return [
+            (m, n)
+            for m, n, buffer, version in self._there
+            if m._buffers.get(n) is not buffer or version_of(buffer) != version
+        ]
+
+
+@contextmanager
+def first_run(found: Found, still: Still, where: str, tell: Callable[[list[Named]], None]) -> Iterator[None]:
+    """The run that later ones repeat: afterwards it is known whether it drew random numbers.
+
+    `tell` is told of buffers that moved although no run had moved them before.
+
+    Raises:
+        SweepError: there are such buffers, whose values before this run nobody has.
+    """
+    yield
+    found.ran()
+    moved = still.moved()
+    if moved:
+        tell(moved)
+        raise SweepError(
+            got=f"buffer {moved[0][1]!r} of {type(moved[0][0]).__name__}, which changed for the first time",
+            wanted="a buffer of this size to change from the first step on, so that its values before are kept",
+            where=where,
+            next_step="take the step again: from now on the buffer is kept (its module may have counted this batch)",
+        )
+
+
+def version_of(tensor: Tensor | None) -> int:
+    """Moves with every write into the tensor."""
+    return 0 if tensor is None or tensor.is_inference() else tensor._version

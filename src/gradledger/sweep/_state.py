@@ -144,8 +144,13 @@ def same_bits(first: Any, second: Any) -> str | None:
 def equal_bits(x: Tensor, y: Tensor) -> bool:
     """Bit equality of two tensors; NaNs of the same bits are equal, +0 and -0 are not."""
     x, y = x.detach(), y.detach()
-    if x.layout != y.layout or x.shape != y.shape or x.dtype != y.dtype:
+    if x.layout != y.layout or (x.layout is not torch.jagged and x.shape != y.shape) or x.dtype != y.dtype:
         return False
+    if x.layout is torch.jagged:
+        a: Any = x
+        b: Any = y
+        parts = zip((a.values(), a.offsets()), (b.values(), b.offsets()), strict=True)
+        return all(equal_bits(one, other) for one, other in parts)
     if x.layout != torch.strided:
         x, y = x.coalesce() if x.is_sparse else x, y.coalesce() if y.is_sparse else y
         return bool(torch.equal(x.to_dense(), y.to_dense()))

@@ -54,10 +54,11 @@ class Step:
         reverse(walk, ids_of(inputs))
 
 
-def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
+def reverse(walk: Walk | Nested, only: dict[int, Tensor] | None = None) -> None:
     """The reverse walk of one step that has been begun: every `.grad`, or none."""
-    gradients = Gradients(walk.parameters(), only, walk.reduction)
+    gradients = Gradients(walk.parameters(), only, walk.reduction, aside=False)
     try:
+        gradients.set_aside()
         for _ in walk.reverse(gradients):
             pass
         gradients.finish()
@@ -68,9 +69,9 @@ def reverse(walk: Walk | Nested, only: set[int] | None = None) -> None:
     walk.release()
 
 
-def ids_of(inputs: Any) -> set[int] | None:
+def ids_of(inputs: Any) -> dict[int, Tensor] | None:
     """The leaves that a caller wants gradients for, by id; None: all."""
     if inputs is None:
         return None
     leaves = [inputs] if isinstance(inputs, Tensor) else pytree.tree_leaves(inputs)
-    return {id(t) for t in leaves}
+    return {id(t): t for t in leaves if isinstance(t, Tensor)}

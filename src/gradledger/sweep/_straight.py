@@ -72,13 +72,14 @@ def _backward(
     x: Tensor,
     y: Any,
 ) -> Tensor:
-    gradients = Gradients(parameters)
+    gradients = Gradients(parameters, aside=False)
     outs: list[_vjp.Root] = []
     leaves: list[Tensor] = []
     out: Any
     state: Any
     state, running = x, True
     try:
+        gradients.set_aside()
         for call in calls:
             out = call(state)
             if not out.requires_grad:
@@ -94,8 +95,12 @@ def _backward(
         d: Tensor | None = torch.ones_like(root)
         while d is not None:
             if d.nbytes >= _vjp.LARGE:
-                _vjp.hand_over((root,), (d,))
-            _vjp.accumulate((root,), (d,))
+                d_out, d = [d], None
+                _vjp.hand_over((root,), d_out)
+                _vjp.accumulate((root,), tuple(d_out))
+                d_out.clear()
+            else:
+                _vjp.accumulate((root,), (d,))
             if not leaves:
                 break
             leaf = leaves.pop()

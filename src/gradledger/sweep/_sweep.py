@@ -17,8 +17,9 @@ from gradledger.core import passes
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _optimize
 from gradledger.sweep._action import Action
+from gradledger.sweep._ambient import modes_kept
 from gradledger.sweep._block import Blocks
-from gradledger.sweep._chain import Chain, Key
+from gradledger.sweep._chain import KINDS, Chain, Key
 from gradledger.sweep._cotangents import CotangentLedger, Cotangents
 from gradledger.sweep._events import ReverseWalk
 from gradledger.sweep._executor import Walk
@@ -138,10 +139,11 @@ class Sweep:
         """
         straight = self._straight
         usual = gradient is None and inputs is None and not create_graph
-        if straight is not None and usual and straight.fits(x) and not passes.anyone():
+        if straight is not None and usual and straight.fits(x) and self.chain.unchanged() and not passes.anyone():
             return straight.backward(x, y)
         return self._backward(x, y, gradient, inputs, create_graph)
 
+    @modes_kept
     def forward(self, x: Any) -> Step:
         """Only the forward pass; the caller computes losses on `.output` and calls `.backward(losses)`.
 
@@ -153,6 +155,7 @@ class Sweep:
             walk.forward(x)
             return Step(walk, walk.output())
         except BaseException:
+            walk.abandon()
             self.chain.forget()
             raise
 
@@ -176,10 +179,12 @@ class Sweep:
         try:
             loss = self._begin(walk, x, y, gradient)
         except BaseException:
+            walk.abandon()
             self.chain.forget()
             raise
         return ReverseWalk(walk, Gradients(walk.parameters(), reduction=walk.reduction), loss)
 
+    @modes_kept
     def step(
         self,
         x: Any,
@@ -222,6 +227,7 @@ class Sweep:
             assert isinstance(walk, Walk)
             _optimize.step(walk, optimizer, clip=clip, norm_type=norm_type, keep_bytes=room)
         except BaseException:
+            walk.abandon()
             self.chain.forget()
             raise
         self._steps += 1
@@ -267,6 +273,7 @@ class Sweep:
 
     # inside -------------------------------------------------------------------------------------------------------
 
+    @modes_kept
     def _backward(self, x: Any, y: Any, gradient: Any, inputs: Any, create_graph: bool) -> Any:
         walk, plan = self._walk(x, y)
         self._steps += 1
@@ -286,6 +293,7 @@ class Sweep:
             loss = self._begin(walk, x, y, gradient, create_graph)
             reverse(walk, ids_of(inputs))
         except BaseException:
+            walk.abandon()
             chain.forget()
             raise
         if isinstance(walk, Walk) and type(x) is Tensor and not x.requires_grad and not self.watch_cotangents:
@@ -329,9 +337,17 @@ class Sweep:
 
     def _walk(self, x: Any, y: Any) -> tuple[Walk | Nested, Plan]:
         chain = self.chain
+        if not chain.unchanged():
+            self._plans.clear()
+            self._actions.clear()
+            self._straight = None
         key = chain.key(x)
         found = self._plans.get(key)
         if found is None:
+            while len(self._plans) >= KINDS:
+                oldest = next(iter(self._plans))
+                self._plans.pop(oldest)
+                self._actions.pop(oldest, None)
             found = self._plans[key] = self._new_plan(key, x, y)
         facts = chain.facts(key)
         plan = found.plan if isinstance(found, Planned) else found
@@ -352,7 +368,13 @@ class Sweep:
         if collective and self._plans:  # looking again would communicate, where other processes may not look
             return next(iter(self._plans.values()))
         if isinstance(given, Planned) and given.key == key:
-            return given
+            if chain.knows(key):
+                return given
+            facts = chain.facts(key)  # the plan was made on another model of the same kind
+            if any(depth for _, depth in keeps(given.plan.items)):
+                Profiler(chain.blocks, facts, chain.generators, x, y).check()
+                check_fits(given.plan, facts)
+            return replace(given, facts=facts)
         if isinstance(given, Planned):
             budget = given.budget if given.budget is not None else "keep"
             return make_plan(chain, x, y, budget=budget, planner=given.planner, **given.options)

@@ -7,6 +7,7 @@ two-layer block on one CPU core, PyTorch 2.13); a sweep calls it once a block.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,13 +62,15 @@ LARGE = 1 << 16
 """Bytes from which on a cotangent is handed over: below, the few microseconds that it takes are not worth it."""
 
 
-def hand_over(roots: Sequence[Root], d_out: Sequence[Tensor]) -> None:
+def hand_over(roots: Sequence[Root], d_out: list[Tensor]) -> None:
     """Let the engine own these cotangents, so that each is freed as soon as it has been used.
 
     Whoever calls the engine holds what it passes until the engine returns, a whole cotangent longer than the engine
-    itself would in one long backward.  So each root's node is given, when its turn comes, another handle on the same
-    memory, and the handle that the caller holds is emptied.  The caller must not read `d_out` afterwards.
+    itself would in one long backward.  So `d_out` is filled with handles of its own on the same memory; when the turn
+    of a root's node comes, the node is given another one and the caller's is emptied.  A hook of the user's that runs
+    before may have kept the handle: then it stays as it is.
     """
+    alone = _holders_of_one_handed_over()
     seen: set[int] = set()
     nodes: set[Any] = set()
     for root, d in zip(roots, d_out, strict=True):
@@ -78,20 +81,47 @@ def hand_over(roots: Sequence[Root], d_out: Sequence[Tensor]) -> None:
             return  # one tensor for several roots, or several roots at one node: leave the rest as it is
         seen.add(id(d))
         nodes.add(node)
-    for root, d in zip(roots, d_out, strict=True):
-        if id(d) in seen:
+    for k, root in enumerate(roots):
+        if id(d_out[k]) in seen:
             node, number = (root.grad_fn, root.output_nr) if isinstance(root, Tensor) else (root.node, root.output_nr)
-            _hand_over(node, number, d)
+            d_out[k] = d_out[k].detach()
+            _hand_over(node, number, d_out[k], alone)
 
 
-def _hand_over(node: Any, number: int, d: Tensor) -> None:
+def _hand_over(node: Any, number: int, d: Tensor, alone: int) -> None:
     def take(given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         mine = given[number]
+        if mine is d and sys.getrefcount(d) > alone:
+            return given  # somebody has kept it
         again = mine.detach() if mine is d else mine  # else others have been added to it already
         d.data = torch.empty((), dtype=d.dtype, device=d.device).expand(d.shape)
         return (*given[:number], again, *given[number + 1 :])
 
     node.register_prehook(take)
+
+
+@functools.cache
+def _holders_of_one_handed_over() -> int:
+    """References to a handle that nobody else has kept: the caller's list and tuple, the closure, what it was given.
+
+    Counted, since interpreters differ.
+    """
+    counted = [0]
+
+    def handed(node: Any, d: Tensor) -> None:
+        def take(given: tuple[Tensor | None, ...]) -> None:
+            mine = given[0]
+            if mine is d:
+                counted[0] = sys.getrefcount(d)
+
+        node.register_prehook(take)
+
+    with torch.enable_grad():
+        root = torch.ones((), requires_grad=True) * 1
+    d_out = [torch.ones(())]
+    handed(root.grad_fn, d_out[0])
+    accumulate((root,), tuple(d_out))
+    return counted[0]
 
 
 def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None], *, by_engine: bool = False) -> None:
