@@ -14,7 +14,7 @@ from gradledger.core.site import NOWHERE, Site
 @dataclass(slots=True)
 class Call:
     """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
-    `used`: its values went into a walked loss, through a graph or cut off."""
+    `used`: its values went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`."""
 
     number: int
     module: int
@@ -36,6 +36,8 @@ class Call:
     gap: int = 0
     used: bool = False
     closed: bool = False
+    moody: int = 0
+    active: int = 0
 
     @property
     def alive(self) -> bool:

@@ -46,6 +46,8 @@ class Session:
     leaves_in_loss: set[int] = field(default_factory=set)
     # the call of this iteration whose input was not finite: iteration, line
     bad_input: tuple[int, Site] = (-1, NOWHERE)
+    # written by probes/calls.py: the module whose forward the program is in
+    called: Callable[[], torch.nn.Module | None] = lambda: None
     # written by probes/backward.py
     first_non_finite: Callable[[str, Site], None] = _nothing
     # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these gradients

@@ -45,10 +45,22 @@ from gradledger.core.events._copies import (
     ValuesCompared as ValuesCompared,
 )
 from gradledger.core.events._data import (
+    BatchesCompared as BatchesCompared,
+)
+from gradledger.core.events._data import (
     LoaderEpoch as LoaderEpoch,
 )
 from gradledger.core.events._data import (
     LoaderMade as LoaderMade,
+)
+from gradledger.core.events._data import (
+    SharedDataset as SharedDataset,
+)
+from gradledger.core.events._data import (
+    StoredDataChanged as StoredDataChanged,
+)
+from gradledger.core.events._data import (
+    WorkerGenerator as WorkerGenerator,
 )
 from gradledger.core.events._json import (
     EVENTS as EVENTS,
@@ -91,6 +103,9 @@ from gradledger.core.events._modules import (
 )
 from gradledger.core.events._modules import (
     PlainAttributes as PlainAttributes,
+)
+from gradledger.core.events._modules import (
+    RandomInEval as RandomInEval,
 )
 from gradledger.core.events._modules import (
     StatisticsMoved as StatisticsMoved,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradledger.core.events._base import Event
+from gradledger.core.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +31,64 @@ class LoaderEpoch(Event):
     loader: int
     epoch: int
     pending: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesCompared(Event):
+    """One of the first passes over a loader that does not shuffle, column by column of what it gave.  `batches`, `rows`
+    (of the first batch); `trained`: batches after which a reverse pass ran; `between`: the largest share of a column's
+    variance that lies between batches (about 1 / rows when the order says nothing); `between_inputs`: the same among
+    columns of floating point; `item`: which tensor of a batch has the largest."""
+
+    KIND: ClassVar[str] = "batches_compared"
+    loader: int
+    batches: int
+    rows: int
+    trained: int
+    between: float
+    between_inputs: float
+    item: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDataChanged(Event):
+    """Fetching items changed the values that the data set keeps for them, in the first pass and again in a later one.
+    `dataset`: its class; `attribute`: where it keeps them; `readers`: the program's own `__getitem__`s and collate
+    function that the items passed through, outermost first."""
+
+    KIND: ClassVar[str] = "stored_data_changed"
+    dataset: str
+    attribute: str
+    passes: int
+    items: int
+    readers: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGenerator(Event):
+    """A loader with worker processes begins its first pass over a data set that draws from a random generator of its
+    own (`name`, a `kind` such as numpy.random.Generator), of which every worker receives a copy.  `reader`: the method
+    that draws; `init_fn`: a worker_init_fn was given; `persistent`: workers live longer than a pass."""
+
+    KIND: ClassVar[str] = "worker_generator"
+    loader: int
+    workers: int
+    name: str
+    kind: str
+    reader: Site
+    init_fn: bool
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDataset(Event):
+    """A pass begins over one of several `Subset`s that share one data set object: told at the first, and when settings
+    of it were found set anew.  `settings`: its attributes that are no store of data; `anew`: those set anew since the
+    subsets were made or the last pass began; `subsets`: how many share it; `made`: where they were made."""
+
+    KIND: ClassVar[str] = "shared_dataset"
+    dataset: str
+    settings: tuple[str, ...]
+    anew: tuple[str, ...]
+    subsets: int
+    made: tuple[Site, ...] = ()

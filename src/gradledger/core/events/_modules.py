@@ -73,7 +73,8 @@ class PlainAttributes(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCalled(Event):
-    """A forward call made by the program itself (detail iterations).  `inputs_need_grad`: an input carries a graph."""
+    """A forward call made by the program itself (detail iterations).  `inputs_need_grad`: an input carries a graph;
+    `moody`: layers in it that depend on the mode (dropout, running statistics); `active`: those in train mode."""
 
     KIND: ClassVar[str] = "module_called"
     call: int
@@ -83,6 +84,8 @@ class ModuleCalled(Event):
     output_has_graph: bool
     inputs_need_grad: bool
     batch: int = 0
+    moody: int = 0
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,17 @@ class ModeSet(Event):
     module: int
     training: bool
     changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomInEval(Event):
+    """A function that draws at random (`dropout` told to, attention with a `dropout_p`) was called by the program's own
+    code inside a call of `module`, which is in eval mode.  `op`: its name; `p`: the probability."""
+
+    KIND: ClassVar[str] = "random_in_eval"
+    module: int
+    op: str
+    p: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from gradledger.core.events import GradientsRead, ModuleCalled, ModuleUsed
 from gradledger.core.site import Site
 from gradledger.ledger import _provenance, _site
 from gradledger.ledger._graph import mark
+from gradledger.ledger._moody import Moody
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._registry import Registry
@@ -116,7 +117,8 @@ class _Probe:
         site = _site.here(2)
         number = self.recorder.module_id(module, site)
         scans = self.scanned.get(number, 0)
-        if scans < SCANS or self.recorder.calls % 64 == 0:
+        fresh = scans < SCANS or self.recorder.calls % 64 == 0
+        if fresh:
             # what forward itself hangs on a module shows at the next call
             self.scanned[number] = scans + 1
             modules.scan_tree(self.session, module)
@@ -131,6 +133,7 @@ class _Probe:
             self.trace.order,
             gap=self.recorder.backwards,
         )
+        call.moody, call.active = self.recorder.part(Moody).count(number, module, fresh)
         for t in _flat(inputs):
             call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
             call.batch = call.batch or (t.shape[0] if t.dim() else 1)
@@ -171,6 +174,8 @@ class _Probe:
             output_has_graph=call.output_has_graph,
             inputs_need_grad=call.inputs_need_grad,
             batch=call.batch,
+            moody=call.moody,
+            active=call.active,
         )
         if len(self.trace.calls) >= MANY_CALLS and call.number % 64 == 0:
             self.session.many_calls()
@@ -242,6 +247,7 @@ def install(session: Session) -> Undo:
     """Switch trace and hooks on now, and on or off with the recorder's detail."""
     probe = _Probe(session)
     listeners = session.trace.listeners
+    session.called = lambda: probe.entered[0][0]() if probe.entered else None
     listeners.op.append(probe.op_seen)
     listeners.flag_set.append(probe.flag_set)
     listeners.grad_read.append(probe.grad_read)

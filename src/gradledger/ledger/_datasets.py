@@ -1,0 +1,87 @@
+"""What a map-style data set keeps for some of its items, found in its attributes without running its code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset
+
+from gradledger.core.site import Site
+from gradledger.ledger import _site
+
+DEPTH = 4
+NUMBERS = 65_536  # of one item, at most
+ATTRIBUTES = 64
+
+
+def layers(dataset: Any, index: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+    """(data set, indices in it) of a data set and those that it wraps, outermost first."""
+    for _ in range(DEPTH):
+        yield dataset, list(index)
+        inner = getattr(dataset, "__dict__", {}).get("dataset")
+        if not isinstance(inner, Dataset):
+            return
+        if isinstance(dataset, Subset):
+            index = [int(dataset.indices[i]) for i in index]
+        dataset = inner
+
+
+def kept(dataset: Any, index: Sequence[int]) -> dict[tuple[str, str, int], bytes]:
+    """(class, attribute, item) -> digest of the values that stand there now."""
+    found: dict[tuple[str, str, int], bytes] = {}
+    for layer, items in layers(dataset, index):
+        for name, value in list(getattr(layer, "__dict__", {}).items())[:ATTRIBUTES]:
+            for item in items:
+                digest = _digest(value, item)
+                if digest:
+                    found[type(layer).__qualname__, name, item] = digest
+    return found
+
+
+def _digest(store: Any, item: int) -> bytes:
+    """Of the values that `store` has for one item; empty when it has none that can be looked at."""
+    if type(store) is torch.Tensor or isinstance(store, np.ndarray):
+        if store.ndim == 0 or item >= store.shape[0] or item < 0:
+            return b""
+        return _of(store[item])
+    if type(store) in (list, tuple, dict):
+        members = list(store.values()) if isinstance(store, dict) else store
+        if type(store) is list and item < len(store):
+            return _of(store[item])
+        if len(members) <= 8:
+            return b"".join(_digest(m, item) for m in members if isinstance(m, (torch.Tensor, np.ndarray)))
+    return b""
+
+
+def _of(value: Any, depth: int = 0) -> bytes:
+    if type(value) is torch.Tensor:
+        if value.device.type != "cpu" or value.layout != torch.strided or value.numel() > NUMBERS or value.is_conj():
+            return b""
+        if value.dtype == torch.bfloat16:
+            value = value.view(torch.int16)
+        value = value.detach().numpy()
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.size > NUMBERS or value.dtype == object:
+            return b""
+        return hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).digest()
+    if type(value) in (tuple, list, dict) and depth < 2 and len(value) <= 8:
+        return b"".join(_of(v, depth + 1) for v in (value.values() if isinstance(value, dict) else value))
+    return b""
+
+
+def readers(dataset: Any, collate: Any) -> tuple[Site, ...]:
+    """The program's own code that items pass through: `__getitem__`s, outermost first, then its collate function."""
+    found = []
+    for layer, _ in layers(dataset, []):
+        for name in ("__getitems__", "__getitem__"):
+            code = getattr(getattr(type(layer), name, None), "__code__", None)
+            if code is not None and _site.is_user_code(code):
+                found.append(Site(code.co_filename, code.co_firstlineno, name, code.co_firstlineno))
+    code = getattr(collate, "__code__", None)
+    if code is not None and _site.is_user_code(code):
+        found.append(Site(code.co_filename, code.co_firstlineno, code.co_name, code.co_firstlineno))
+    return tuple(found)

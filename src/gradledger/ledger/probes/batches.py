@@ -1,0 +1,156 @@
+"""What the first batches of a loader that does not shuffle look like: does their order follow the data?
+
+Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gradledger.core.events import BatchesCompared
+from gradledger.core.site import Site
+from gradledger.ledger import _site
+from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._session import Session
+from gradledger.ledger.probes.loaders import is_shuffled
+
+PASSES = 3  # from one line
+BATCHES = 200  # of one pass
+ITEMS = 4  # tensors of one batch
+COLUMNS = 64  # of one tensor
+ELEMENTS = 1_000_000
+LEAST_ROWS = 4
+
+
+@dataclass
+class _Item:
+    """One tensor of the batches: per batch the rows, and of each column mean and sum of squared deviations."""
+
+    width: int
+    floating: bool
+    rows: list[int] = field(default_factory=list)
+    means: list[Any] = field(default_factory=list)
+    squares: list[Any] = field(default_factory=list)
+
+    def between(self) -> float:
+        """The largest share of a column's variance that lies between batches; 0 when no column varies."""
+        rows = np.asarray(self.rows, dtype=np.float64)[:, None]
+        means, within = np.stack(self.means), np.stack(self.squares).sum(0)
+        total_mean = (rows * means).sum(0) / rows.sum()
+        between = (rows * (means - total_mean) ** 2).sum(0)
+        total = between + within
+        varies = total > 1e-12 * (1.0 + total_mean**2) * rows.sum()
+        return float((between[varies] / total[varies]).max()) if varies.any() else 0.0
+
+
+@dataclass
+class _Pass:
+    loader: int
+    site: Site
+    work: int = -1
+    batches: int = 0
+    trained: int = 0
+    items: dict[int, _Item] = field(default_factory=dict)
+
+
+def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
+    if type(batch) is torch.Tensor:
+        return [batch]
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if (depth < 2 and type(batch) in (list, tuple)) or (isinstance(batch, tuple) and hasattr(batch, "_fields")):
+        return [t for part in batch[:ITEMS] for t in _tensors(part, depth + 1)]
+    return []
+
+
+def _columns(tensor: torch.Tensor) -> Any:
+    """[B, columns] in float64; None when it cannot be looked at."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex() or tensor.dim() == 0:
+        return None
+    if not LEAST_ROWS <= tensor.shape[0] <= tensor.numel() <= ELEMENTS:
+        return None
+    flat = tensor.detach().reshape(tensor.shape[0], -1)
+    step = max(1, flat.shape[1] // COLUMNS)
+    found = flat[:, ::step][:, :COLUMNS].to(torch.float64).numpy()
+    return found if np.isfinite(found).all() else None
+
+
+def _look(seen: _Pass, batch: Any) -> None:
+    for index, tensor in enumerate(_tensors(batch)[:ITEMS]):
+        columns = _columns(tensor)
+        if columns is None:
+            continue
+        item = seen.items.setdefault(index, _Item(columns.shape[1], tensor.is_floating_point()))
+        if item.width != columns.shape[1]:
+            continue
+        mean = columns.mean(0)
+        item.rows.append(columns.shape[0])
+        item.means.append(mean)
+        item.squares.append(((columns - mean) ** 2).sum(0))
+
+
+def install(session: Session) -> Undo:
+    """Watch the passes that begin, and the batches of those that are looked at."""
+    recorder = session.recorder
+    passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
+    begun: Counter[tuple[str, int]] = Counter()
+
+    def begins(before: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        loader = args[0]
+        if not isinstance(iterator, _BaseDataLoaderIter) or is_shuffled(loader):
+            return
+        site = _site.here(1)
+        if begun[site.key()] >= PASSES:
+            return
+        begun[site.key()] += 1
+        passes[iterator] = _Pass(recorder.objects.number(loader), site)
+
+    def ends(seen: _Pass) -> None:
+        items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}
+        if not items:
+            return
+        item = max(items, key=lambda i: items[i])
+        recorder.emit(
+            BatchesCompared,
+            seen.site,
+            loader=seen.loader,
+            batches=seen.batches,
+            rows=seen.items[item].rows[0],
+            trained=seen.trained,
+            between=items[item],
+            between_inputs=max((share for i, share in items.items() if seen.items[i].floating), default=0.0),
+            item=item,
+        )
+
+    def came(before: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen = passes[args[0]]
+        work = recorder.backwards + recorder.steps
+        seen.trained += seen.batches > 0 and work > seen.work
+        seen.work = work
+        seen.batches += 1
+        _look(seen, batch)
+        if seen.batches == BATCHES:
+            del passes[args[0]]
+            ends(seen)
+
+    def stopped(before: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen = passes.pop(args[0], None)
+        if seen is not None and isinstance(error, StopIteration):
+            seen.trained += recorder.backwards + recorder.steps > seen.work
+            ends(seen)
+
+    def skip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return not passes or args[0] not in passes
+
+    return together(
+        observe(recorder, DataLoader, "__iter__", after=begins),
+        observe(recorder, _BaseDataLoaderIter, "__next__", after=came, raised=stopped, skip=skip),
+    )

@@ -1,0 +1,102 @@
+"""What is seen of data on its way to the program: order, stored values, generators of workers, shared data sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from harness import watching
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+
+from gradledger.core.events import BatchesCompared, SharedDataset, StoredDataChanged, WorkerGenerator
+from gradledger.ledger.probes import batches, fetches, loaders, subsets, workers
+
+
+def test_the_share_between_batches_is_that_of_the_analysis_of_variance() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 3, dtype=torch.float64)
+    x[:, 1] += torch.arange(40.0) / 4
+    with watching(loaders, batches) as watch:
+        for _ in DataLoader(TensorDataset(x), batch_size=8):
+            pass
+        event = watch.one(BatchesCompared)
+    groups = x.numpy().reshape(5, 8, 3)
+    between = 8 * ((groups.mean(1) - groups.mean((0, 1))) ** 2).sum(0)
+    total = ((groups - groups.mean((0, 1))) ** 2).sum((0, 1))
+    assert event.between == pytest.approx(float((between / total).max()), rel=1e-12)
+    assert (event.batches, event.rows, event.trained, event.item) == (5, 8, 0, 0)
+
+
+def test_shuffled_passes_and_later_ones_are_not_looked_at() -> None:
+    data = TensorDataset(torch.arange(40.0))
+    with watching(loaders, batches) as watch:
+        for _ in DataLoader(data, batch_size=8, shuffle=True):
+            pass
+        assert watch.all(BatchesCompared) == []
+        loader = DataLoader(data, batch_size=8)
+        for _ in range(10):
+            for _ in loader:
+                pass
+        assert len(watch.all(BatchesCompared)) == batches.PASSES
+
+
+class Stored(Dataset[torch.Tensor]):
+    def __init__(self, in_place: bool) -> None:
+        self.x = torch.rand(32, 4)
+        self.rng = np.random.default_rng(0)
+        self.in_place = in_place
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        x = self.x[i] if self.in_place else self.x[i].clone()
+        x += float(self.rng.random())
+        return x
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_stored_values_that_change_with_each_pass(in_place: bool) -> None:
+    data = Stored(in_place)
+    with watching(loaders, fetches) as watch:
+        for _ in range(3):
+            for _ in DataLoader(data, batch_size=8):
+                pass
+        if not in_place:
+            assert watch.all(StoredDataChanged) == []
+            return
+        event = watch.one(StoredDataChanged)
+        assert (event.dataset, event.attribute, event.passes) == ("Stored", "x", 2)
+        assert [(r.function, r.file) for r in event.readers] == [("__getitem__", __file__)]
+
+
+def test_a_generator_that_workers_receive() -> None:
+    with watching(loaders, workers) as watch:
+        list(DataLoader(Stored(False), batch_size=8))
+        assert watch.all(WorkerGenerator) == []
+        list(DataLoader(Stored(False), batch_size=8, num_workers=1))
+        event = watch.one(WorkerGenerator)
+        assert (event.name, event.kind, event.workers, event.init_fn) == ("self.rng", "numpy.Generator", 1, False)
+
+
+def test_settings_of_a_shared_data_set() -> None:
+    data = Stored(False)
+    with watching(loaders, subsets) as watch:
+        left, right = random_split(data, [16, 16])
+        data.in_place = False
+        list(DataLoader(left))
+        right.dataset.in_place = True  # type: ignore[attr-defined]
+        list(DataLoader(left))
+        list(DataLoader(right))
+        first, second = watch.all(SharedDataset)
+        assert (first.anew, second.anew, first.subsets) == ((), ("in_place",), 2)
+        assert "in_place" in first.settings
+        assert "x" not in first.settings
+
+
+def test_a_subset_with_a_data_set_of_its_own_shares_nothing() -> None:
+    with watching(loaders, subsets) as watch:
+        kept = [Subset(Stored(False), range(8)), Subset(Stored(False), range(8))]
+        for subset in kept:
+            list(DataLoader(subset))
+        assert watch.all(SharedDataset) == []
