@@ -1,0 +1,96 @@
+"""Signs in the source that a line evaluates: the names of its functions, of what it walks over, of what it makes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import PurePath
+
+from gradledger.audit._code import parsed
+from gradledger.audit._loops import _enclosing, loops_around
+from gradledger.core.site import Frame, Site
+
+_EVALUATES = frozenset(
+    {
+        "eval", "evaluate", "evaluation", "evaluating", "val", "valid", "validate", "validation", "validating",
+        "test", "testing", "tests", "dev", "heldout", "holdout", "accuracy", "acc", "score", "correct", "hits",
+        "metric", "metrics", "bench", "benchmark", "unseen",
+    }
+)  # fmt: skip
+_TRAINS = frozenset({"train", "training", "fit", "trainer", "learn"})
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
+_REPEATS = (ast.ListComp, ast.GeneratorExp, ast.For)
+
+
+def words(name: str) -> set[str]:
+    """`ValLoader`, `x_val`, `evaluate2` -> their words in lower case."""
+    return {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def evaluates(site: Site) -> str:
+    """What says that `site` evaluates ("function `evaluate`", "`val_loader`"); "" when nothing does."""
+    for frame in (Frame(site.file, site.line, site.function), *site.callers):
+        name = frame.function
+        if name.startswith("test_") and PurePath(frame.file).name.startswith("test_"):
+            continue  # a test of the program, not an evaluation in it
+        if name != "forward" and words(name) & _EVALUATES and not words(name) & _TRAINS:
+            return f"function `{name}`"
+    for loop in loops_around(site):
+        for name in _names(loop.over) if loop.over is not None else []:
+            if words(name) & _EVALUATES:
+                return f"`{name}`"
+    for depth, frame in enumerate((Frame(site.file, site.line, site.function), *site.callers)):
+        names = [n for part in _statement(frame.file, frame.line) for n in _names(part)]
+        found = [n for n in names if words(n) & _EVALUATES]
+        # a caller that is given both, `fit(net, train, val)`, says nothing about the line inside
+        if found and not (depth and any(words(n) & _TRAINS for n in names)):
+            return f"`{found[0]}`"
+    return ""
+
+
+def repeats_one_input(site: Site) -> bool:
+    """Whether the line calls again and again with the same input: `torch.stack([net(x) for _ in range(20)])`."""
+    tree = parsed(site.file)
+    if tree is None:
+        return False
+    for node in ast.walk(tree):
+        if not isinstance(node, _REPEATS) or not node.lineno <= site.line <= (node.end_lineno or node.lineno):
+            continue
+        target = node.target if isinstance(node, ast.For) else node.generators[0].target
+        over = node.iter if isinstance(node, ast.For) else node.generators[0].iter
+        body = node.body if isinstance(node, ast.For) else [node.elt]
+        if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name) or over.func.id != "range":
+            continue
+        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        used = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name)}
+        stores = any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) for part in body for n in ast.walk(part))
+        if not names & used and not stores:
+            return True
+        appends = any(isinstance(n, ast.Attribute) and n.attr == "append" for part in body for n in ast.walk(part))
+        if not names & used and appends and len(body) == 1:
+            return True
+    return False
+
+
+def _names(node: ast.AST) -> list[str]:
+    found = []
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            found.append(part.id)
+        elif isinstance(part, ast.Attribute):
+            # `model.eval()`, `q.test` name methods of a library as often as data
+            found.append(part.attr)
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
+            found.append(part.value)
+    return found
+
+
+def _statement(file: str, line: int) -> list[ast.AST]:
+    """The innermost simple statement on a line."""
+    tree = parsed(file)
+    found: list[ast.AST] = []
+    if tree is not None:
+        for node in _enclosing(tree, line):
+            if isinstance(node, _SIMPLE):
+                found = [node]
+    return found

@@ -1,0 +1,227 @@
+"""# Evaluated in train mode
+
+## What it is
+A model with dropout or running statistics is evaluated while it is in train mode: `.eval()` was not called.  Or it is
+in eval mode, but a function in it draws at random whatever the mode: `F.dropout(x, p)` without `training=`,
+`scaled_dot_product_attention(..., dropout_p=p)`.
+
+## Why it matters
+The figures are those of a network with units switched off, and differ from call to call.  BatchNorm uses the statistics
+of the validation batch and mixes them into the running ones, so validation data leaks into the model.
+
+## How it is found
+A trained module that has mode-dependent layers in train mode is called without recording a graph (or with one that no
+backward walks), its values reach no loss, and the line evaluates: by the name of its function, of the data it walks
+over or of what it computes.  For random functions: their call inside a module that is in eval mode.
+
+## Near misses
+- Dropout kept on purpose (MC dropout): `.train()` right there, or one input passed many times.
+- Models without layers that depend on the mode; layers that are in eval mode themselves.
+- Targets, fakes and pseudo-labels computed under no_grad, statistics recalibrated in train mode.
+- `F.dropout(x, p, training=True)`: written on purpose.
+
+## Fix
+`model.eval()` before the evaluation and `model.train()` after it; `dropout_p=p if self.training else 0.0`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._code import last_name
+from gradledger.audit._evaluation import evaluates, repeats_one_input
+from gradledger.audit._loops import argument, calls_at
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Comparison, Event, ModeSet, ModuleCalled, RandomInEval
+from gradledger.core.site import Frame, Site
+
+RULE = Rule(
+    "E1",
+    "evaluated-in-train-mode",
+    "mode",
+    "A model is evaluated with dropout active, or with BatchNorm taking in the validation batches.",
+)
+LISTENS: tuple[type[Event], ...] = (ModuleCalled, ModeSet, Backward, Comparison, RandomInEval)
+NEEDS_DETAIL = True
+LINES_KEPT = 200
+CALLS_KEPT = 4000
+
+
+@dataclass(slots=True)
+class _Line:
+    """Calls of one module from one line in train mode, those without a graph and the others apart."""
+
+    first: ModuleCalled
+    quiet: int = 0
+    walked: int = 0
+    on_purpose: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """`lines`: by module and line; `calls`: the line of each call that may yet be walked; `switched`: where and after
+    how many reverse passes a mode was last set to train."""
+
+    lines: dict[tuple[int, tuple[str, int]], _Line] = field(default_factory=dict)
+    calls: dict[int, tuple[int, tuple[str, int]]] = field(default_factory=dict)
+    randoms: dict[tuple[str, int], list[RandomInEval]] = field(default_factory=dict)
+    switched: list[tuple[ModeSet, int]] = field(default_factory=list)
+    backwards: int = 0
+    eval_calls: dict[int, ModuleCalled] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    match event:
+        case ModuleCalled(training=True) if event.active:
+            _called(state, event)
+        case ModuleCalled(training=False, grad_on=False):
+            if len(state.eval_calls) < LINES_KEPT:
+                state.eval_calls.setdefault(event.module, event)
+        case ModeSet(training=True):
+            state.switched = [*state.switched[-15:], (event, state.backwards)]
+        case Backward():
+            state.backwards += 1
+            _used(state, [c.call for c in event.calls])
+        case Comparison():
+            _used(state, [c.call for side in (event.left, event.right) for c in side.calls])
+        case RandomInEval():
+            spot = state.randoms.setdefault(event.site.key(), [])
+            if len(spot) < 2 and len(state.randoms) <= LINES_KEPT:
+                spot.append(event)
+
+
+def _called(state: State, event: ModuleCalled) -> None:
+    key = (event.module, event.site.key())
+    line = state.lines.get(key)
+    if line is None:
+        if len(state.lines) >= LINES_KEPT:
+            return
+        line = state.lines[key] = _Line(event)
+    if not event.grad_on and line.first.grad_on:
+        line.first = event
+    line.quiet += 1
+    line.on_purpose += any(n == state.backwards and _same_function(s.site, event.site) for s, n in state.switched)
+    if len(state.calls) >= CALLS_KEPT:
+        del state.calls[next(iter(state.calls))]
+    state.calls[event.call] = key
+
+
+def _used(state: State, calls: list[int]) -> None:
+    """The values of these calls went into a loss that was walked."""
+    for call in calls:
+        key = state.calls.pop(call, None)
+        if key is not None:
+            state.lines[key].quiet -= 1
+            state.lines[key].walked += 1
+
+
+def _same_function(one: Site, other: Site) -> bool:
+    """Whether a mode switch stands in the function that makes the call, or in one that called that."""
+    return one.file == other.file and one.function in {other.function, *(c.function for c in other.callers)}
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    return [*_evaluated(state, world), *_random(state, world)]
+
+
+def _evaluated(state: State, world: World) -> list[Finding]:
+    found = []
+    for (module, _), line in state.lines.items():
+        first = line.first
+        # of a line that is walked only calls without a graph can be an evaluation
+        if not line.quiet or line.on_purpose or (first.grad_on and line.walked) or not world.trained_module(module):
+            continue
+        sign = evaluates(first.site)
+        if not sign or repeats_one_input(first.site):
+            continue
+        name = world.module_name(module)
+        kinds = _kinds(module, world)
+        found.append(
+            Finding(
+                "E1",
+                "error",
+                first.site,
+                f"`{name}` is evaluated here ({sign}) in train mode: {first.active} of its layers that depend on the "
+                f"mode are active{kinds}; seen {times(line.quiet, 'time')}.",
+                f"{name}.eval()  before the evaluation, {name}.train()  after it",
+                related=distinct(first.site, (_as_site(c) for c in first.site.callers[:2])),
+                evidence={
+                    "active_layers": first.active,
+                    "mode_dependent_layers": first.moody,
+                    "grad_on": first.grad_on,
+                    "sign": sign,
+                    "seen": line.quiet,
+                },
+                count=line.quiet,
+                confidence="likely",
+                subject=name,
+                iteration=first.iteration,
+            )
+        )
+    return found
+
+
+def _as_site(frame: Frame) -> Site:
+    return Site(frame.file, frame.line, frame.function)
+
+
+def _kinds(module: int, world: World) -> str:
+    names = sorted(
+        {
+            info.short_cls
+            for m in world.descendants(module)
+            if (info := world.module(m)).builtin and ("Dropout" in info.cls or "Norm" in info.cls)
+            if info.short_cls not in ("LayerNorm", "GroupNorm", "RMSNorm")
+        }
+    )
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _random(state: State, world: World) -> list[Finding]:
+    found = []
+    for events in state.randoms.values():
+        event = events[0]
+        if not world.trained_module(event.module) or _told_to(event):
+            continue
+        fix = "pass training=self.training"
+        if event.op == "scaled_dot_product_attention":
+            fix = "dropout_p=self.dropout if self.training else 0.0"
+        found.append(
+            Finding(
+                "E1",
+                "error",
+                event.site,
+                f"`{event.op}` with p = {event.p:g} draws at random although `{world.module_name(event.module)}` is in "
+                "eval mode: `.eval()` does not reach a function, so every evaluation is of another random network.",
+                fix,
+                related=distinct(event.site, (_as_site(c) for c in event.site.callers[:2])),
+                evidence={"op": event.op, "p": event.p, "seen": len(events)},
+                count=len(events),
+                subject=world.module_name(event.module),
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def _told_to(event: RandomInEval) -> bool:
+    """Whether the line says itself that it draws: `F.dropout(x, 0.1, training=True)`."""
+    for call in calls_at(*event.site.key()):
+        if last_name(call.func) == event.op and event.op != "scaled_dot_product_attention":
+            return argument(call, "training", 2) is not None
+    return False
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    if not world.optimizers:
+        return "no optimizer was built"
+    if not state.lines and not state.eval_calls and not state.randoms:
+        return "no model with layers that depend on the mode was called"
+    return None
