@@ -1,0 +1,167 @@
+"""# Training resumed in eval mode
+
+## What it is
+`model.eval()` was called for an evaluation, and training went on without `model.train()`.
+
+## Why it matters
+From then on dropout is off and BatchNorm normalises with statistics that no longer move: the network overfits, and what
+was regularised in the first epoch is not in the others.
+
+## How it is found
+A trained module with layers that depend on the mode is called in eval mode in several iterations whose backward and
+step follow, although it was trained in train mode before, or an evaluation stands between the switch and the training.
+
+## Near misses
+- A part, or its BatchNorm, kept in eval mode on purpose: only some layers are, or some parameters are frozen, or the
+  switch stands right before the training with no evaluation in between.
+- Adversarial examples made in eval mode: the same iteration then trains in train mode.
+- Models without layers that depend on the mode.
+
+## Fix
+`model.train()` as the first line of the epoch loop, and after every evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Event, ModeSet, ModuleCalled
+from gradledger.core.site import NOWHERE, Site
+
+RULE = Rule(
+    "E2",
+    "trained-in-eval-mode",
+    "mode",
+    "Training goes on in eval mode after an evaluation: dropout is off and running statistics stand still.",
+)
+LISTENS: tuple[type[Event], ...] = (ModuleCalled, ModeSet, Backward)
+NEEDS_DETAIL = True
+MODULES_KEPT = 2000
+ENOUGH = 2  # iterations
+
+
+@dataclass(slots=True)
+class _Module:
+    """One called module.  `evaluated`: called without a graph in eval mode since the switch at `switch`; `open`: the
+    walked training call in eval mode of the iteration that runs; `iterations`: those that trained in eval mode only."""
+
+    trained: int = 0
+    evaluated: bool = False
+    switch: Site = NOWHERE
+    open: ModuleCalled | None = None
+    first: ModuleCalled | None = None
+    first_switch: Site = NOWHERE
+    iterations: int = 0
+    good: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    """By module."""
+
+    modules: dict[int, _Module] = field(default_factory=dict)
+    moody: bool = False
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, ModuleCalled):
+        state.moody |= event.moody > 0
+        if event.moody and not event.training and not event.grad_on:
+            _module(state, event.module).evaluated = True
+    elif isinstance(event, ModeSet):
+        if event.changed:
+            _switched(state, event, world)
+    elif isinstance(event, Backward) and event.method == "backward" and not event.raised:
+        for ref in event.calls:
+            call = world.call(ref.call) if ref.graph else None
+            if call is not None and call.moody:
+                _walked(_module(state, ref.module), call, event)
+
+
+def _module(state: State, ident: int) -> _Module:
+    known = state.modules.get(ident)
+    if known is None:
+        known = _Module()
+        if len(state.modules) < MODULES_KEPT:
+            state.modules[ident] = known
+    return known
+
+
+def _switched(state: State, event: ModeSet, world: World) -> None:
+    for ident in world.descendants(event.module):
+        if ident in state.modules or ident == event.module:
+            known = _module(state, ident)
+            known.switch = NOWHERE if event.training else event.site
+            known.evaluated = False
+
+
+def _walked(known: _Module, call: ModuleCalled, event: Backward) -> None:
+    if known.open is not None and known.open.iteration != event.iteration:
+        _settle(known)
+    if call.active:
+        known.trained += 1
+        known.good = event.iteration
+    elif not call.training and known.switch.file and known.evaluated and event.leaves:
+        known.open = call
+
+
+def _settle(known: _Module) -> None:
+    """The iteration of `open` is over: it counts when nothing in it trained in train mode."""
+    call, known.open = known.open, None
+    if call is None or known.good == call.iteration:
+        return
+    known.iterations += 1
+    if known.first is None:
+        known.first, known.first_switch = call, known.switch
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for ident, known in state.modules.items():
+        if known.open is not None and world.iteration > known.open.iteration:
+            _settle(known)
+        parameters = world.tensors_of(ident)
+        if (
+            known.first is None
+            or known.iterations < ENOUGH
+            or not world.trained_module(ident)
+            or not all(world.tensor(t).requires_grad for t in parameters)
+        ):
+            continue
+        call, name = known.first, world.module_name(ident)
+        before = f" after {times(known.trained, 'watched pass')} in train mode" if known.trained else ""
+        found.append(
+            Finding(
+                "E2",
+                "error",
+                call.site,
+                f"`{name}` is trained here in eval mode{before}: it was switched at line {known.first_switch.line} to "
+                f"be evaluated and not switched back; {times(call.moody, 'mode-dependent layer')} without effect in "
+                f"{times(known.iterations, 'watched iteration')}.",
+                f"{name}.train()  before the training loop of each epoch",
+                related=distinct(call.site, (known.first_switch,)),
+                evidence={
+                    "mode_dependent_layers": call.moody,
+                    "trained_in_train_mode": known.trained,
+                    "iterations_seen": known.iterations,
+                },
+                count=known.iterations,
+                subject=name,
+                iteration=call.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    if not world.optimizers:
+        return "no optimizer was built"
+    return None if state.moody else "no model with layers that depend on the mode was called"
