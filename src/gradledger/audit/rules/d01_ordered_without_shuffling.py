@@ -1,0 +1,102 @@
+"""# Ordered data without shuffling
+
+## What it is
+The training set is stored in an order that follows its content (class after class, a slow sweep, one recording after
+the other) and the loader reads it in that order.
+
+## Why it matters
+Consecutive batches come from one region.  Each step unlearns what the last ones learned, the gradient of a batch says
+little about that of the whole set, and BatchNorm sees one class at a time.
+
+## How it is found
+In the first passes over a loader that does not shuffle, the variance of each column of its batches is split into what
+lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
+from half of it on, when reverse passes ran after the batches.
+
+## Near misses
+- Validation loaders: nothing is trained on them.
+- Data stored in random order, read without shuffling.
+- Sequences that carry the state of a recurrent network from batch to batch.
+
+## Fix
+`DataLoader(..., shuffle=True)`, or a `RandomSampler`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import BatchesCompared, Event
+
+RULE = Rule(
+    "D1",
+    "ordered-without-shuffling",
+    "data",
+    "Training data is ordered by its content and read without shuffling: each batch comes from one region.",
+    "warning",
+)
+LISTENS: tuple[type[Event], ...] = (BatchesCompared,)
+KEPT = 500
+SHARE = 0.5  # of the variance lies between batches
+INPUTS = 0.25  # of that of some column of floating point: a sorted number of an item alone says nothing
+BATCHES = 4
+ROWS = 8
+_STATEFUL = ("RNN", "LSTM", "GRU")
+
+
+@dataclass(slots=True)
+class State:
+    """The passes over loaders that do not shuffle."""
+
+    passes: list[BatchesCompared] = field(default_factory=list)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, BatchesCompared) and len(state.passes) < KEPT:
+        state.passes.append(event)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    if any(m.builtin and m.short_cls.startswith(_STATEFUL) for m in world.modules.values()):
+        return []
+    found = []
+    for event in state.passes:
+        if event.batches < BATCHES or event.rows < ROWS or 2 * event.trained < event.batches:
+            continue
+        if event.between < SHARE or event.between_inputs < max(INPUTS, 5 / event.rows):
+            continue
+        loader = world.loaders.get(event.loader)
+        site = loader.made.site if loader is not None else event.site
+        found.append(
+            Finding(
+                "D1",
+                "warning",
+                site,
+                f"the loader reads its data in order and the data is ordered: {event.between:.0%} of the variance lies "
+                f"between the {event.batches} batches of {event.rows} rows (about {1 / event.rows:.0%} when rows "
+                f"are in random order), and {event.trained} of them were trained on.",
+                "DataLoader(..., shuffle=True)",
+                related=distinct(site, (event.site,)),
+                evidence={
+                    "between_batches": round(event.between, 4),
+                    "expected": round(1 / event.rows, 4),
+                    "batches": event.batches,
+                    "rows": event.rows,
+                    "item": event.item,
+                },
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    return None if world.loaders else "no DataLoader was built"
