@@ -1,0 +1,161 @@
+"""# Augmentation changes the stored data
+
+## What it is
+An item is handed out as a view of what the data set keeps, and is then changed in place: noise is added, a value
+subtracted, a part blanked.
+
+## Why it matters
+The change stays.  Each epoch augments what the last one augmented, the data drifts away from what was recorded, and a
+normalisation is applied again and again.
+
+## How it is found
+In the first passes, what a data set keeps for the items of a batch is compared before and after they are fetched.  It
+is reported when the values of stored items changed in two passes.
+
+## Near misses
+- Batches changed in place after the loader has stacked them: a copy.
+- Caches that are filled in the first pass; counts that are only written.
+- `clone()`, `copy()`, or an operation that makes a new tensor, before the change.
+
+## Fix
+`item = self.items[i].clone()` (`.copy()` for arrays) before anything in place.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._phrases import times
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, StoredDataChanged
+from gradledger.core.site import Site
+
+RULE = Rule(
+    "D2",
+    "stored-data-changed-in-place",
+    "data",
+    "Items are changed in place on their way out of the data set, so the stored data drifts epoch after epoch.",
+)
+LISTENS: tuple[type[Event], ...] = (StoredDataChanged,)
+KEPT = 100
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(slots=True)
+class State:
+    """What was seen to change."""
+
+    changes: list[StoredDataChanged] = field(default_factory=list)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, StoredDataChanged) and len(state.changes) < KEPT:
+        state.changes.append(event)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for event in state.changes:
+        read, written = _lines(event)
+        if _is_record(event):
+            continue
+        site = read[0] if read else written[0] if written else event.readers[0] if event.readers else event.site
+        related = tuple(s for s in dict.fromkeys((*read, *written)) if s.key() != site.key())
+        found.append(
+            Finding(
+                "D2",
+                "error",
+                site,
+                f"fetching items changes `{event.attribute}` of `{event.dataset}` in place: "
+                f"{times(event.items, 'stored item')} looked at had other values afterwards, in {event.passes} passes.",
+                "copy the item first: .clone() of a tensor, .copy() of an array",
+                related=related[:6],
+                evidence={"attribute": event.attribute, "items": event.items, "passes": event.passes},
+                count=event.items,
+                subject=f"{event.dataset}.{event.attribute}",
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def _lines(event: StoredDataChanged) -> tuple[list[Site], list[Site]]:
+    """The lines that take an item out of what is stored, those of a reader that changes something in place first; and
+    the lines that do."""
+    ready: list[Site] = []
+    other: list[Site] = []
+    written: list[Site] = []
+    for reader in event.readers:
+        read: list[Site] = []
+        body, whole = _bodies(reader)
+        for node in (n for function in body for n in ast.walk(function)):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                if last_name(node.value) == event.attribute:
+                    read.append(Site(reader.file, node.lineno, reader.function))
+        writes = [
+            Site(reader.file, node.lineno, getattr(function, "name", ""))
+            for function in whole
+            for node in ast.walk(function)
+            if isinstance(node, (ast.expr, ast.stmt)) and _in_place(node)
+        ]
+        written += writes
+        (ready if writes else other).extend(read)
+    return ready or ([] if written else other), written
+
+
+def _is_record(event: StoredDataChanged) -> bool:
+    """Whether the reader writes to the attribute by its name and never reads from it: a count, a priority."""
+    stored = loaded = False
+    for reader in event.readers:
+        for function in _bodies(reader)[1]:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Subscript) and last_name(node.value) == event.attribute:
+                    stored |= isinstance(node.ctx, ast.Store)
+                    loaded |= isinstance(node.ctx, ast.Load)
+    return stored and not loaded
+
+
+def _bodies(reader: Site) -> tuple[list[ast.AST], list[ast.AST]]:
+    """The function that reads, alone; and with it the other methods of its class."""
+    tree = parsed(reader.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef):
+            methods = [f for f in node.body if isinstance(f, _FUNCTIONS)]
+            mine = [f for f in methods if _begins(f) == reader.line]
+            if mine:
+                return list(mine), [f for f in methods if f.name not in ("__init__", "__len__")]
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, _FUNCTIONS) and _begins(node) == reader.line:
+            return [node], [node]
+    return [], []
+
+
+def _begins(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+def _in_place(node: ast.AST) -> bool:
+    if isinstance(node, ast.AugAssign):
+        return True
+    if isinstance(node, ast.Assign):
+        return any(isinstance(t, ast.Subscript) for t in node.targets)
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return (name.endswith("_") and not name.endswith("__")) or any(k.arg == "out" for k in node.keywords)
+    return False
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    if not world.loaders:
+        return "no DataLoader was built"
+    if all(loader.made.workers for loader in world.loaders.values()):
+        return "every DataLoader fetches in worker processes, whose copies of the data set are not seen"
+    return None
