@@ -1,0 +1,110 @@
+"""# A mean and a sum over the batch in one loss
+
+## What it is
+One term of the loss is averaged over all its elements, another is summed over the batch and more: a reconstruction by
+`mse_loss` (a mean over B x D) beside a KL term with `.sum()` (over B x Z).
+
+## Why it matters
+The weight of one against the other is B x D, and nobody chose it.  In a VAE the KL wins and the posterior collapses;
+and each change of the batch size is a change of the objective, which the learning rate does not know.
+
+## How it is found
+In watched iterations, the terms of each loss are unfolded with their reductions.  It is reported when a mean over
+elements and a sum over rows *and* further axes of the same batch are added, with no factor and no division between.
+
+## Near misses
+- Both divided by the number of rows, or both averaged.
+- An explicit weight on one of them: somebody chose it.
+- A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
+
+## Fix
+Sum over the features and average over the batch in every term: `mse_loss(..., reduction="sum") / len(x)` and
+`kl.sum(1).mean()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Event, Term
+
+RULE = Rule(
+    "L2",
+    "mean-and-sum-in-one-loss",
+    "loss conventions",
+    "One term of the loss is a mean over all elements, another a sum over the batch: their ratio is the batch's size.",
+)
+LISTENS = (Backward,)
+NEEDS_DETAIL = True
+KEPT = 256
+_Key = tuple[tuple[str, int], tuple[str, int]]
+
+
+@dataclass(slots=True)
+class State:
+    """Pairs of terms by their lines: the first reverse pass, and how many had them."""
+
+    pairs: dict[_Key, tuple[Backward, Term, Term]] = field(default_factory=dict)
+    seen: dict[_Key, int] = field(default_factory=dict)
+    walked: int = 0
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if not isinstance(event, Backward) or event.method != "backward" or not event.detailed:
+        return
+    state.walked += 1
+    means = [t for t in event.terms if t.has_graph and t.reduction == "mean" and _bare(t) and t.elements > t.batch > 1]
+    for mean in means:
+        for total in event.terms:
+            if _is_total(total, mean.batch, world):
+                key = (mean.site.key(), total.site.key())
+                if key in state.pairs or len(state.pairs) < KEPT:
+                    state.pairs.setdefault(key, (event, mean, total))
+                    state.seen[key] = state.seen.get(key, 0) + 1
+
+
+def _bare(term: Term) -> bool:
+    """Whether nothing weighs the term: no number, no count, no tensor."""
+    return abs(term.factor) == 1 and term.times == 1 and not term.divided
+
+
+def _is_total(term: Term, batch: int, world: World) -> bool:
+    if not term.has_graph or term.reduction != "sum" or not _bare(term):
+        return False
+    if term.batch != batch or term.elements <= term.batch:
+        return False
+    # a sum over parameters has nothing to do with the batch
+    return not term.leaves or any(world.tensor(leaf).numel != term.elements for leaf in term.leaves)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for key, (event, mean, total) in state.pairs.items():
+        found.append(
+            Finding(
+                "L2",
+                "error",
+                total.site,
+                f"this term is a sum over {total.elements} elements ({total.batch} rows), and the one on line "
+                f"{mean.site.line} is a mean over {mean.elements}: this one weighs {mean.elements}x as much as with "
+                f"sums alone, a weight that grows with the batch.",
+                "one convention for all terms: sum over features, mean over the batch",
+                related=distinct(total.site, (mean.site, event.root_site, event.site)),
+                evidence={"rows": total.batch, "summed": total.elements, "averaged": mean.elements},
+                count=state.seen[key],
+                confidence="likely",
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    return None if state.walked else "no reverse pass was watched in detail"
