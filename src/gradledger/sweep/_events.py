@@ -9,9 +9,9 @@ from typing import Any, final
 from torch import Tensor
 
 from gradledger.core.errors import SweepError
-from gradledger.sweep import _vjp
 from gradledger.sweep._executor import Cotangents, Walk
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._halves import WeightHalf, WholeAgain
 
 
 @final
@@ -21,9 +21,9 @@ class Deferred:
     It holds the block's graph until then.  What has not been run when the walk ends is run by the walk.
     """
 
-    def __init__(self, walk: Walk, i: int, roots: tuple[_vjp.Root, ...], d_out: tuple[Tensor, ...]) -> None:
+    def __init__(self, walk: Walk, i: int, half: WeightHalf | WholeAgain) -> None:
         self.block = walk.blocks[i].name
-        self._walk, self._i, self._work = walk, i, (roots, d_out)
+        self._walk, self._half = walk, half
         self.done = False
 
     def run(self) -> None:
@@ -31,14 +31,10 @@ class Deferred:
         if self.done:
             return
         self.done = True
-        (roots, d_out), self._work = self._work, ((), ())
-        parameters = self._walk.facts[self._i].parameters
-        if roots and parameters:
-            with self._walk.reversing():
-                products = _vjp.capture(roots, d_out, parameters)
-            for p, g in zip(parameters, products, strict=True):
-                if g is not None:
-                    self._walk.gradients.add(p, g, d_out)
+        with self._walk.reversing():
+            products, taken = self._half.run()
+        for p, g in products:
+            self._walk.gradients.add(p, g, taken)
 
 
 @final
@@ -96,7 +92,7 @@ class Event:
                 next_step="let the walk take this block whole, or put the blocks that share into one",
             )
         self._taken = []
-        deferred = Deferred(walk, i, *walk.product_of_input(i))
+        deferred = Deferred(walk, i, walk.product_of_input(i))
         walk.deferred.append(deferred)
         return deferred
 

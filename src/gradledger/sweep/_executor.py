@@ -20,6 +20,7 @@ from gradledger.sweep._ambient import Ambient
 from gradledger.sweep._block import Blocks, place_of
 from gradledger.sweep._facts import Facts, Watched, leaves_of, note_first_run, settle_shared
 from gradledger.sweep._gradients import Gradients
+from gradledger.sweep._halves import WeightHalf, WholeAgain, weight_half
 from gradledger.sweep._parallel import Reduction
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._state import Boundary, cut, data, look_at, open_up, what
@@ -444,26 +445,29 @@ class Walk:
                 return (), ()
         return own
 
-    def product_of_input(self, i: int) -> tuple[tuple[_vjp.Root, ...], tuple[Tensor, ...]]:
-        """Only the input half of block i's product; returns the roots and their cotangents for the other half.
+    def product_of_input(self, i: int) -> WeightHalf | WholeAgain:
+        """Only the input half of block i's product; returns the other half.
 
-        Nothing for the other half when the graph can be walked only once: then both are taken at once.
+        Nothing is left for the other half when the graph can be walked only once: then both are taken at once.
         """
         roots, d_out, leaves = self._open_product(i, keep=False)
+        facts = self.facts[i]
         with self.reversing():
+            if not facts.capture:
+                self._any_new(i, roots, leaves)
+            whole = WholeAgain(tuple(roots), tuple(d_out), facts.parameters)
             if not (roots and leaves):
                 self.cotangents = (None,) * len(leaves)
-                return tuple(roots), tuple(d_out)
-            if not self.facts[i].capture:
-                self._any_new(i, roots, leaves)
+                return whole
+            half = weight_half(roots, leaves, facts.parameters)
             try:
                 self.cotangents = tuple(_vjp.capture(tuple(roots), tuple(d_out), leaves, keep=True))
             except RuntimeError as error:
                 if not _only_once(error):
                     raise
                 self._captured(i, roots, d_out, leaves)
-                return (), ()
-        return tuple(roots), tuple(d_out)
+                return WholeAgain((), (), ())
+        return whole if half is None else half
 
     def _open_product(self, i: int, *, keep: bool) -> tuple[list[_vjp.Root], list[Tensor], tuple[Tensor, ...]]:
         recorded = self.tape[i] if keep else self.tape.pop(i)

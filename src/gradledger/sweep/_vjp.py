@@ -58,8 +58,8 @@ def accumulate_and_observe(
     return seen
 
 
-LARGE = 1 << 16
-"""Bytes from which on a cotangent is handed over: below, the few microseconds that it takes are not worth it."""
+LARGE = 1 << 20
+"""Bytes from which on a cotangent is handed over: below, the some 30 microseconds that it takes are not worth it."""
 
 
 def hand_over(roots: Sequence[Root], d_out: list[Tensor]) -> None:
