@@ -161,7 +161,10 @@ class ReverseWalk:
             gradients.finish()
         except BaseException:
             gradients.undo()
-            walk.abandon()
+            if gradients.committed:
+                walk.release()
+            else:
+                walk.abandon()
             raise
         walk.release()
 

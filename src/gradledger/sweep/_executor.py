@@ -557,6 +557,7 @@ class Walk:
 
     def release(self) -> None:
         """Let go of every graph and tensor."""
+        self._random = None  # a step that is over is not undone
         self.tell_ends()
         self.tape.clear()
         self._held.clear()

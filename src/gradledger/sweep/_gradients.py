@@ -52,6 +52,7 @@ class Gradients:
         self.only, self.reduction = only, reduction
         if reduction is not None:
             reduction.begin()
+        self.committed = False
         self._empty: list[Tensor] = []
         self._older: list[tuple[Tensor, Tensor]] = []
         for p in parameters:
@@ -81,16 +82,22 @@ class Gradients:
         """Wait for what is reduced, and add the step's gradients to the older ones."""
         if self.reduction is not None:
             self.reduction.end()
+        self.committed = True  # the sum is one call, and from it there is no way back
         if not self._older:
             return
         both = [(old, p.grad) for p, old in self._older if p.grad is not None]
         dense = [pair for pair in both if pair[0].layout is torch.strided]
-        with torch.no_grad():
-            if dense:
-                torch._foreach_add_([old for old, _ in dense], [new for _, new in dense])  # one call: all or none
-            sums = {id(old): _sparse_sum(old, new) for old, new in both if old.layout is not torch.strided}
-        for p, old in self._older:
-            p.grad = sums.get(id(old), old)
+        sums: dict[int, Tensor] = {}
+        try:
+            with torch.no_grad():
+                if dense:
+                    torch._foreach_add_([old for old, _ in dense], [new for _, new in dense])
+                for old, new in both:
+                    if old.layout is not torch.strided:
+                        sums[id(old)] = _sparse_sum(old, new)
+        finally:
+            for p, old in self._older:
+                p.grad = sums.get(id(old), old)
         self._older.clear()
 
     def merge(self, parameters: Iterable[Tensor]) -> None:
@@ -107,7 +114,12 @@ class Gradients:
         self._older = [(p, old) for p, old in self._older if id(p) not in wanted]
 
     def undo(self) -> None:
-        """Every `.grad` as it was before the step (older ones that are reduced with the step's apart)."""
+        """Every `.grad` as it was before the step (older ones that are reduced with the step's apart).
+
+        Nothing where the step had been finished when an interrupt came.
+        """
+        if self.committed:
+            return
         if self.reduction is not None:
             self.reduction.abandon()
         for p, old in self._older:

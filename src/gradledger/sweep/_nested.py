@@ -110,6 +110,7 @@ class Nested:
 
     def release(self) -> None:
         """Let go of everything."""
+        self._random = None  # a step that is over is not undone
         self.tell_ends()
         self._found.clear()
         self._first.clear()

@@ -64,7 +64,10 @@ def reverse(walk: Walk | Nested, only: dict[int, Tensor] | None = None) -> None:
         gradients.finish()
     except BaseException:
         gradients.undo()
-        walk.abandon()
+        if gradients.committed:
+            walk.release()
+        else:
+            walk.abandon()
         raise
     walk.release()
 
