@@ -83,6 +83,9 @@ def test_a_pass_that_fails_is_told_as_failed() -> None:
         def ends(self, error: BaseException | None) -> None:
             told.append(("ends", type(error).__name__))
 
+        def works(self, on: bool) -> None:
+            pass
+
     class Breaks(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:

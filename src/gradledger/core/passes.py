@@ -7,7 +7,8 @@ nothing happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 
@@ -19,6 +20,9 @@ class Listener(Protocol):
 
     def ends(self, error: BaseException | None) -> None:
         """It is over, and its gradients are in `.grad`; `error`: it failed, and they are as they were."""
+
+    def works(self, on: bool) -> None:
+        """From now on (or no longer) modules are called by the sweep: their graphs are cut and walked by it."""
 
 
 _listeners: list[Listener] = []
@@ -45,6 +49,18 @@ def ends(error: BaseException | None = None) -> None:
     """Tell that it is over."""
     for listener in _listeners:
         listener.ends(error)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Within: modules are called by a sweep, not by the program."""
+    for listener in _listeners:
+        listener.works(True)
+    try:
+        yield
+    finally:
+        for listener in _listeners:
+            listener.works(False)
 
 
 def anyone() -> bool:

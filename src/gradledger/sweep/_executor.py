@@ -79,6 +79,10 @@ class Walk:
 
     def forward(self, x: Any) -> None:
         """Run the chain on `x` up to the input of the loss."""
+        with passes.working():
+            self._forward(x)
+
+    def _forward(self, x: Any) -> None:
         if torch.is_inference_mode_enabled():
             raise SweepError(
                 got="a sweep inside torch.inference_mode",

@@ -47,6 +47,10 @@ class Nested:
 
     def forward(self, x: Any) -> None:
         """Run the chain up to the input of the loss."""
+        with passes.working():
+            self._forward(x)
+
+    def _forward(self, x: Any) -> None:
         self._random = RandomState(self._generators)
         self._ambient = Ambient()
         try:

@@ -78,8 +78,10 @@ def _bare(term: Term) -> bool:
 def _is_total(term: Term, batch: int, world: World) -> bool:
     if not term.has_graph or term.reduction != "sum" or not _bare(term):
         return False
-    if term.batch != batch or term.elements <= term.batch:
+    if term.batch != batch or term.elements <= term.batch or not term.site.line:
         return False
+    if term.elements == term.batch**2:
+        return False  # a matrix over pairs of rows (a transport plan, a kernel) has its own measure
     # a sum over parameters has nothing to do with the batch
     return not term.leaves or any(world.tensor(leaf).numel != term.elements for leaf in term.leaves)
 

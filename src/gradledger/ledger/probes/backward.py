@@ -63,6 +63,7 @@ class _Probe:
         self.non_finite: set[str] = set()
         self.blind = False  # a pass whose graph is cut at every block: there is no graph from the loss to walk
         self.told: list[_Pass | None] = []
+        self.working = 0
 
     # ------------------------------------------------------------------ while dozing
 
@@ -122,6 +123,11 @@ class _Probe:
                 self.after(one, None, (), {})
             else:
                 self.raised(one, error, (), {})
+
+    def works(self, on: bool) -> None:
+        """Modules are called by a sweep: as those of a recomputation, their graphs are none of the program's."""
+        self.working += 1 if on else -1
+        self.trace.reversing = self.running > 0 or self.working > 0
 
     # ------------------------------------------------------------------ before
 
@@ -274,7 +280,7 @@ class _Probe:
 
     def after(self, one: _Pass | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
-        self.trace.reversing = self.running > 0
+        self.trace.reversing = self.running > 0 or self.working > 0
         if one is not None:
             self._end(one, "")
             if one.method == "grad" and self.trace.active:
@@ -282,7 +288,7 @@ class _Probe:
 
     def raised(self, one: _Pass | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
-        self.trace.reversing = self.running > 0
+        self.trace.reversing = self.running > 0 or self.working > 0
         if one is not None:
             self._end(one, f"{type(error).__name__}: {error}"[:600])
 
