@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge
 from gradledger.core.errors import SweepError
 from gradledger.sweep._block import Block, place_of
 from gradledger.sweep._replay import Found, Named, RandomState, Still, first_run, is_small
-from gradledger.sweep._state import Boundary, equal_bits
+from gradledger.sweep._state import Boundary, address_of, equal_bits
 
 
 @dataclass(slots=True, eq=False)
@@ -101,17 +101,13 @@ def _not_aliased(block: Block, boundary: Boundary, written: list[Tensor]) -> Non
     """A write into memory that another tensor of the state shares would be seen there without us, and not with us."""
     for one in written:
         for other in boundary.tensors():
-            if other is not one and _memory(other) == _memory(one):
+            if other is not one and address_of(other) == address_of(one):
                 raise SweepError(
                     got="a block that writes in place into an input whose memory another tensor of its state shares",
                     wanted="no in-place write into a tensor that a skip connection carries on",
                     where=f"block {block.name}",
                     next_step="use the out-of-place operation (nn.ReLU(), x = x + y) or keep both uses in one block",
                 )
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def note_first_run(

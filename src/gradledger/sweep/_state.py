@@ -169,6 +169,11 @@ def describe(x: Tensor) -> str:
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}"
 
 
+def address_of(tensor: Tensor) -> int:
+    """What tensors that share memory have in common, while they live; one without strides shares with none."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
+
+
 def what(state: Any) -> str:
     """A state as errors name it: its tensors, up to four."""
     tensors = [t for t in pytree.tree_leaves(state) if isinstance(t, Tensor)]

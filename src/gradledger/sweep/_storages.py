@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from gradledger.sweep._cost import BlockCost, Costs
-from gradledger.sweep._state import Boundary
+from gradledger.sweep._state import Boundary, address_of
 
 
 class Storages:
@@ -93,8 +93,3 @@ class Storages:
 
 UNSEEN = 1024
 """Bytes that a recorded block may keep beyond the tensors it saves (scalars, small tables) without being counted."""
-
-
-def address_of(tensor: Tensor) -> int:
-    """What tensors that share memory have in common, while they live."""
-    return int(tensor.untyped_storage()._cdata)

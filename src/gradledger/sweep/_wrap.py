@@ -25,7 +25,7 @@ from gradledger.sweep._planners import BudgetError
 from gradledger.sweep._planning import Budget
 from gradledger.sweep._replay import Found, RandomState
 from gradledger.sweep._seed import roots_and_seeds
-from gradledger.sweep._state import same_bits
+from gradledger.sweep._state import address_of, same_bits
 from gradledger.sweep.plans.budget import parse_budget
 
 M = TypeVar("M", bound=nn.Module)
@@ -182,14 +182,14 @@ class _Layer:
     def looked_at(self, *args: Any, **kwargs: Any) -> Any:
         """One forward, watched: bytes saved, seconds, and whether a second run gives the same bits."""
         found = Found([(m, n) for m, n, _ in self.block.buffers()], self.generators)
-        given = {_memory(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        given |= {_memory(p) for p in self.block.parameters()}
-        given |= {_memory(b) for _, _, b in self.block.buffers()}
+        given = {address_of(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        given |= {address_of(p) for p in self.block.parameters()}
+        given |= {address_of(b) for _, _, b in self.block.buffers()}
         seen: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            if tensor.layout is torch.strided and _memory(tensor) not in given:
-                seen[_memory(tensor)] = tensor.untyped_storage().nbytes()
+            if tensor.layout is torch.strided and address_of(tensor) not in given:
+                seen[address_of(tensor)] = tensor.untyped_storage().nbytes()
             return tensor
 
         copies = pytree.tree_map(_clone, (args, kwargs))
@@ -344,10 +344,6 @@ def _arguments(x: Any) -> tuple[Any, ...]:
 def _device(model: nn.Module) -> torch.device:
     first = next(iter(model.parameters()), None)
     return torch.device("cpu") if first is None else first.device
-
-
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
 
 
 def _clone(value: Any) -> Any:
