@@ -140,6 +140,9 @@ from gradledger.core.events._optimizers import (
 from gradledger.core.events._optimizers import (
     Step as Step,
 )
+from gradledger.core.events._optimizers import (
+    StepMeasured as StepMeasured,
+)
 from gradledger.core.events._parts import (
     CallRef as CallRef,
 )

@@ -41,6 +41,19 @@ class Step(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepMeasured(Event):
+    """Sizes at a step (detail iterations), tensor by tensor as Euclidean norms: `gradients` that it consumed, `values`
+    before it, `updates` that it made (empty: not measured).  Dense floating tensors with a gradient only."""
+
+    KIND: ClassVar[str] = "step_measured"
+    optimizer: int
+    tensors: tuple[int, ...]
+    gradients: tuple[float, ...]
+    values: tuple[float, ...]
+    updates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clear(Event):
     """Gradients were cleared.  `how`: "zero_grad" (optimizer or module), "none" (`p.grad = None`), "zero"
     (`p.grad.zero_()`), "unseen" (found gone).  `tensors`: those that had a gradient; `dropped`: what was thrown
