@@ -58,7 +58,7 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> dict[str, Any]:
         "count": finding.count,
         "iteration": finding.iteration,
         "subject": finding.subject,
-        "evidence": _finite(finding.evidence),
+        "evidence": finite(finding.evidence),
         "message": finding.message,
         "fix": finding.fix,
     }
@@ -68,11 +68,12 @@ def _site(site: Site) -> dict[str, Any]:
     return {"file": site.file, "line": site.line, "function": site.function}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: nan and infinities as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return value
