@@ -8,6 +8,7 @@ import torch
 from harness import watching
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
+from alone import alone
 from gradledger.core.events import BatchesCompared, SharedDataset, StoredDataChanged, WorkerGenerator
 from gradledger.ledger.probes import batches, fetches, loaders, subsets, workers
 
@@ -70,6 +71,7 @@ def test_stored_values_that_change_with_each_pass(in_place: bool) -> None:
         assert [(r.function, r.file) for r in event.readers] == [("__getitem__", __file__)]
 
 
+@alone
 def test_a_generator_that_workers_receive() -> None:
     with watching(loaders, workers) as watch:
         list(DataLoader(Stored(False), batch_size=8))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import problems as P
+from alone import alone
 from gradledger import sweep
 from gradledger.core.errors import SweepError
 from gradledger.sweep import _offload
@@ -414,7 +415,7 @@ def test_a_fetch_runs_beside_the_reverse_of_the_block_behind_it(monkeypatch: pyt
     assert names == {"gradledger-offload_0"}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@alone
 def test_a_forked_child_goes_on_with_what_was_away() -> None:
     net, x, y = _net(), torch.randn(8, 16), torch.randn(8, 16)
     one = sweep.Sweep(net, nn.functional.mse_loss, plan="0@disk 1@disk 2@disk 3@disk 4")

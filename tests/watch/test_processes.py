@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from alone import alone
 from gradledger.audit.engine import audit
 from gradledger.ledger._store import read
 from gradledger.watch import watch
@@ -29,6 +30,7 @@ def faulty_child() -> None:
     train(clear=False)
 
 
+@alone
 def test_a_forked_child_is_not_watched(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with watch(store=path) as running:
@@ -45,6 +47,7 @@ def test_a_forked_child_is_not_watched(tmp_path: Path) -> None:
     assert audit(read(path)).findings == ()
 
 
+@alone
 def test_a_child_may_watch_itself() -> None:
     receiver, sender = multiprocessing.Pipe(duplex=False)
     with watch() as running:
@@ -61,6 +64,7 @@ def test_a_child_may_watch_itself() -> None:
     assert running.findings == ()
 
 
+@alone
 def test_a_loader_with_workers() -> None:
     data = TensorDataset(torch.randn(32, 3), torch.randn(32, 1))
     net = torch.nn.Linear(3, 1)

@@ -1,0 +1,13 @@
+"""What every test process starts from, however the tests were started.
+
+A shell that starts a job in the background may hand it an ignored or a blocked SIGINT, and children inherit both: the
+programs under test that end by Ctrl-C would then never end.
+"""
+
+from __future__ import annotations
+
+import signal
+
+if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
