@@ -1,0 +1,1 @@
+"""Data that cannot quietly go wrong."""
