@@ -1,16 +1,16 @@
 """Deep Q-learning on Atari, its network trained by the explicit reverse sweep or by plain autograd.
 
-    python -m gradledger.recipes.dqn_atari --preset smoke --out runs/smoke
-    python -m gradledger.recipes.dqn_atari --preset pong-fast --rng-seed 1 --out runs/pong-1
-    python -m gradledger.recipes.dqn_atari --resume --out runs/pong-1
+    gradledger run dqn_atari --preset smoke --out runs/smoke
+    gradledger run dqn_atari --preset pong-fast --game Pong --seeds 1..3 --out runs/pong
+    gradledger run dqn_atari --resume runs/pong/seed-1
 
-Presets: `seed` (400,000 environment steps, one update every 4), `smoke` (3,000 steps: a plumbing test, not an agent),
-`pong-fast` (double, 3-step returns, one update a step). Any ALE game by its ROM's name (`--env breakout`); a name
-with a version (`--env CartPole-v1`) is a gymnasium environment and gets a small network over vectors.
+Any ALE game by its ROM's name (--game Breakout); a name with a version (--game CartPole-v1) is a gymnasium environment
+and gets a small network over vectors. The presets are described where they stand below.
 
-The run folder holds `record.json` (settings, versions, counters, times, memory, evaluation), `metrics.csv`,
-`episodes.csv`, `final.safetensors` and `checkpoints/`. A run that was killed goes on with `--resume`, and ends with the
-same bits as one that was not.
+The run folder holds config.json and environment.json from the start, metrics.csv, episodes.csv and checkpoints/ as they
+grow, and at the end final.safetensors, record.json (settings, versions, hardware, counters, times, memory, evaluation),
+curves.png, film.gif and strip.png. A run that was killed goes on with --resume, and ends with the same bits as one that
+was not.
 
 Differences from Mnih et al. 2015: Adam; Double DQN and n-step returns as options; Huber loss times 2 (`--seed-scale`);
 global gradient norm clipped at 10; several environments in step; an episode is a whole game, not a life; no sticky
@@ -20,19 +20,14 @@ that the target network is synced by environment steps.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
 import os
-import platform
-import resource
-import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -46,12 +41,20 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from gradledger import __version__
-from gradledger.core.errors import UsageError
-from gradledger.recipes._command_line import option, parse
+from gradledger.recipes import _folder, _games, _machine, _main, _pictures
+from gradledger.recipes._checks import check_device, check_numbers, refused
+from gradledger.recipes._clock import Clock
+from gradledger.recipes._command_line import option
+from gradledger.recipes._progress import Progress, Status
+from gradledger.recipes._registry import Recipe
+from gradledger.recipes._statistics import spread
+from gradledger.recipes._stop import StopWish
+from gradledger.recipes._tensorboard import Scalars
+from gradledger.recipes._threads import Calibration, calibrate
 from gradledger.rl import (
     AtariSimulator,
     AtariSpec,
+    Batch,
     Counters,
     Evaluation,
     FrameStack,
@@ -74,6 +77,16 @@ from gradledger.rl.explore import random_actions
 from gradledger.sweep import Sweep
 from gradledger.train import CheckpointError, GradientEngine, PlainBackward, Shadow, checkpoint, optimizer_state, seed
 
+RECIPE = Recipe(
+    presets={
+        "smoke": "3,000 steps, some minutes: a plumbing test that shows that the parts fit, no agent",
+        "seed": "400,000 steps, one update every 4, plain DQN: the setting of the specification",
+        "pong-fast": "double, 3-step returns, one update a step: learns Pong soonest of the three",
+    },
+    default_preset="seed",
+    extra="rl",
+)
+
 # ---------------------------------------------------------------------------------------------------------------- Args
 
 
@@ -82,14 +95,20 @@ class Args:
     """Everything that decides a run. Steps are environment steps, over all lanes, unless they say otherwise."""
 
     preset: str = "seed"
-    env: str = option("pong", "ROM of ale-py, or a gymnasium id such as CartPole-v1")
+    env: str = option(
+        "pong",
+        "ROM of ale-py in any case, or a gymnasium id such as CartPole-v1",
+        aliases=("--game",),
+        metavar="NAME",
+        reader=_games.resolve,
+    )
     out: Path = field(default=Path("runs/dqn"), metadata={"help": "run folder"})
-    resume: bool = option(False, "go on from the newest whole checkpoint in the run folder")
+    resume: bool = option(False, "go on from the newest whole checkpoint in DIR or --out", or_value_of="out")
     rng_seed: int = option(1, "decides weights, environments, exploration and batches")
     engine: Literal["sweep", "autograd"] = option("sweep", "what computes the gradients; equal weights either way")
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16: compute copy in bfloat16, weights and Adam in float32")
     device: str = option("cpu", "torch device of the networks")
-    threads: int = option(1, "torch threads")
+    threads: int | Literal["auto"] = option(1, "torch threads; auto: timed on the update for two seconds, and recorded")
 
     total_steps: int = option(400_000, "configured maximum")
     lanes: int = option(8, "environments in step")
@@ -121,27 +140,29 @@ class Args:
     eval_epsilon: float = option(0.01, "exploration during evaluation")
     log_every: int = option(2_000, "steps between rows of metrics.csv")
     checkpoint_every: int = option(50_000, "steps between checkpoints")
+    pictures: bool = option(True, "draw curves.png, film.gif and strip.png")
+    tensorboard: bool | None = option(None, "scalars under OUT/tensorboard; auto: where TensorBoard is installed")
 
     def check(self) -> None:
         """Refuse what cannot run, by name."""
-        positive = (
+        counts = (
             "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
             "eval_episodes log_every checkpoint_every threads learning_starts"
         )
-        wrong = [f"{name}={getattr(self, name)}" for name in positive.split() if getattr(self, name) < 1]
-        wrong += [f"{name}={value}" for name in ("learning_rate", "clip") if not (value := getattr(self, name)) > 0]
-        if wrong:
-            raise UsageError(
-                got=", ".join(wrong),
-                wanted="numbers above 0",
-                where="recipes.dqn_atari.Args",
-                next_step="correct these options, see --help",
+        shares = "gamma sticky epsilon_first epsilon_last eval_epsilon"
+        check_numbers(self, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
+        if self.learning_starts >= self.total_steps:
+            raise refused(
+                f"learning_starts={self.learning_starts} of total_steps={self.total_steps}: no update would be made",
+                "a run that learns",
+                f"--learning-starts {max(self.total_steps // 10, 1)}, or --preset smoke for a short run",
             )
+        check_device(self.device)
 
     @property
     def is_atari(self) -> bool:
-        """A ROM's name has no version."""
-        return "-v" not in self.env
+        """Whether it is a ROM of ale-py, seen as frames, or a gymnasium environment, seen as vectors."""
+        return _games.is_rom(self.env)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -204,7 +225,8 @@ class Run:
 
     def __init__(self, args: Args) -> None:
         args.check()
-        torch.set_num_threads(args.threads)
+        if args.threads != "auto":
+            torch.set_num_threads(args.threads)
         seed.seed_all(args.rng_seed)
         self.args = args
         self.lanes = environment(args, lanes=args.lanes, rng_seed=args.rng_seed, stagger=args.stagger)
@@ -243,6 +265,9 @@ class Run:
         self.returns: deque[float] = deque(maxlen=100)
         self.sums = {"updates": 0.0, "loss": 0.0, "norm": 0.0}  # since the last row of metrics.csv
         self.clock = Clock(args.device)
+        self.progress = Progress(args.env, total=args.total_steps)
+        self.scalars = Scalars(args.out, wanted=False)
+        self.calibration: dict[str, Any] | None = None  # how --threads auto came to its choice
         self.failed_checkpoints = 0
         self.seen = FrameStack(self.lanes.reset(), stack=self.stack)
 
@@ -301,8 +326,9 @@ class Run:
         counters.episode += len(step.episodes)
         self.returns.extend(episode.episode_return for episode in step.episodes)
         for episode in step.episodes:
-            self.write(
-                "episodes.csv",
+            self.scalars.write({"return/episode": episode.episode_return}, env_step=counters.env_step)
+            _folder.append(
+                args.out / _folder.EPISODES,
                 {
                     "env_step": counters.env_step,
                     "lane": episode.lane,
@@ -318,10 +344,15 @@ class Run:
             self.log()
 
     def update(self) -> None:
-        """One step of Adam on one batch: clear, target, backward, clip, step."""
+        """One batch out of the replay, and one step of Adam on it."""
+        with self.clock("batch"):
+            batch = self.replay.sample(self.args.batch, self.rng["replay"]).to(self.args.device)
+        self.learn(batch)
+
+    def learn(self, batch: Batch) -> None:
+        """One step of Adam: clear, target, backward, clip, step."""
         args = self.args
         with self.clock("batch"):
-            batch = self.replay.sample(args.batch, self.rng["replay"]).to(args.device)
             states, following = self.inputs(batch.state), self.inputs(batch.next_state)
         with self.clock("update"):
             with torch.no_grad():
@@ -349,34 +380,36 @@ class Run:
     def log(self) -> None:
         """One row of metrics: means since the row before."""
         updates = self.sums["updates"] or math.nan
-        recent = list(self.returns)
-        counters = self.counters
+        status, norm = self.status(), self.sums["norm"] / updates
         row: dict[str, Any] = {
-            **counters.state(),
-            "epsilon": self.schedule.at(counters.env_step) if counters.env_step >= self.args.learning_starts else 1.0,
-            "loss": self.sums["loss"] / updates,
-            "gradient_norm": self.sums["norm"] / updates,
-            "return_20": float(np.mean(recent[-20:])) if recent else math.nan,
-            "return_100": float(np.mean(recent)) if recent else math.nan,
-            "seconds": round(self.clock.total(), 3),
+            **self.counters.state(),
+            "epsilon": status.epsilon,
+            "loss": status.loss,
+            "gradient_norm": norm,
+            "return_20": status.return_20,
+            "return_100": status.return_100,
+            "seconds": round(status.seconds, 3),
         }
-        self.write("metrics.csv", row)
-        print(
-            f"{counters.env_step:8d} steps  {counters.optimizer_step:7d} updates  {counters.episode:5d} episodes  "
-            f"return of the last 20: {row['return_20']:7.2f}  loss {row['loss']:.4f}  {row['seconds']:8.1f} s",
-            flush=True,
-        )
+        _folder.append(self.args.out / _folder.METRICS, row)
+        shown = {"return/last_20": status.return_20, "return/last_100": status.return_100, "loss": status.loss}
+        shown |= {"gradient_norm": norm, "epsilon": status.epsilon}
+        self.scalars.write(shown, env_step=status.env_step)
+        self.progress.log(status)
         self.sums = dict.fromkeys(self.sums, 0.0)
 
-    def write(self, name: str, row: dict[str, Any]) -> None:
-        """Append a row to a table of the run folder."""
-        path = self.args.out / name
-        fresh = not path.exists() or not path.stat().st_size
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row), lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerow(row)
+    def status(self) -> Status:
+        """What is shown of the run; the loss is the mean since the last row of metrics."""
+        counters, recent = self.counters, list(self.returns)
+        return Status(
+            env_step=counters.env_step,
+            optimizer_step=counters.optimizer_step,
+            episode=counters.episode,
+            return_20=float(np.mean(recent[-20:])) if recent else math.nan,
+            return_100=float(np.mean(recent)) if recent else math.nan,
+            loss=self.sums["loss"] / (self.sums["updates"] or math.nan),
+            epsilon=self.schedule.at(counters.env_step) if counters.env_step >= self.args.learning_starts else 1.0,
+            seconds=self.clock.total(),
+        )
 
     # ------------------------------------------------------------------------------------------------------ Checkpoint
 
@@ -397,7 +430,8 @@ class Run:
                 "seen": {"frames": torch.from_numpy(self.seen.state())},
             }
             facts = {
-                "args": plain(self.args),
+                "args": _folder.plain(self.args),
+                "calibration": self.calibration,
                 "counters": self.counters.state(),
                 "returns": list(self.returns),
                 "sums": self.sums,
@@ -406,10 +440,10 @@ class Run:
                 "random": random_facts,
                 "optimizer": optimizer_facts,
                 "clock": self.clock.spent,
-                "tables": {name: on_disk(self.args.out / name) for name in ("metrics.csv", "episodes.csv")},
+                "tables": _folder.sizes(self.args.out),
             }
             try:
-                checkpoint.save(self.args.out / "checkpoints", self.counters.env_step, parts, facts)
+                checkpoint.save(self.args.out / _folder.CHECKPOINTS, self.counters.env_step, parts, facts)
             except CheckpointError as error:
                 self.failed_checkpoints += 1
                 print(f"no checkpoint at {self.counters.env_step} steps, the run goes on: {error}", file=sys.stderr)
@@ -429,46 +463,26 @@ class Run:
         self.returns.extend(facts["returns"])
         self.sums = dict(facts["sums"])
         self.clock.spent = dict(facts["clock"])
-        for name, size in facts["tables"].items():  # rows written after the checkpoint come again
-            path = self.args.out / name
-            if path.exists():
-                os.truncate(path, size)
+        self.calibration = facts.get("calibration")
+        _folder.cut_back(self.args.out, facts["tables"])
 
 
-def on_disk(path: Path) -> int:
-    """Bytes of a table, all of them safe from a power cut; 0 where there is none."""
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
-
-
-class Clock:
-    """Wall seconds by part, the device's queue emptied at each border."""
-
-    def __init__(self, device: str) -> None:
-        self.spent: dict[str, float] = {}
-        self._device = torch.device(device)
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        self.synchronise()
-        began = time.perf_counter()
-        yield
-        self.synchronise()
-        self.spent[part] = self.spent.get(part, 0.0) + time.perf_counter() - began
-
-    def total(self) -> float:
-        """Seconds of all parts together."""
-        return sum(self.spent.values())
-
-    def synchronise(self) -> None:
-        """Wait for the device; the CPU is never behind."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        elif self._device.type == "mps":
-            torch.mps.synchronize()
+def calibrated(args: Args) -> Calibration:
+    """How many threads make the update of such a run fastest, on a run of its own; every random state is put back."""
+    states = seed.capture()
+    small = (args.stack + args.n_step + 1) * 2
+    scratch = Run(dataclasses.replace(args, lanes=1, replay=small, stagger=0))
+    rng, shape = np.random.default_rng(0), scratch.seen.array.shape[1:]
+    frames = [
+        torch.from_numpy(rng.integers(0, 256, (args.batch, *shape)).astype(scratch.seen.array.dtype)) for _ in "ss"
+    ]
+    some, none = torch.from_numpy(rng.random(args.batch, dtype=np.float32)), torch.zeros(args.batch, dtype=torch.bool)
+    action = torch.zeros(args.batch, dtype=torch.int64)
+    batch = Batch(frames[0], action, some, frames[1], some, action + 1, none, none).to(args.device)
+    found = calibrate(lambda: scratch.learn(batch), most=_machine.usable_cores())
+    scratch.lanes.close()
+    seed.restore(*states)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate
@@ -487,98 +501,133 @@ def score(run: Run) -> Evaluation:
             stack=run.stack,
             epsilon=run.args.eval_epsilon,
             rng_seed=run.args.rng_seed,
+            film=run.args.pictures and run.args.is_atari,
         )
     lanes.close()
     run.counters.evaluated_episode += episodes
+    run.scalars.write({"return/evaluation": scored.mean}, env_step=run.counters.env_step)
     return scored
 
 
 # ---------------------------------------------------------------------------------------------------------------- Save
 
 
-def record(run: Run, scored: Evaluation) -> dict[str, Any]:
-    """Everything that a reader needs to repeat or to doubt the run."""
-    memory = torch.cuda.max_memory_allocated() if torch.device(run.args.device).type == "cuda" else None
+def config(run: Run) -> dict[str, Any]:
+    """What is known when a run starts."""
     return {
         "recipe": "dqn_atari",
         "kind": "plumbing test: shows that the parts fit, says nothing about learning"
         if run.args.preset == "smoke"
         else "training run",
-        "args": plain(run.args),
+        "args": _folder.plain(run.args),
+        "calibration": run.calibration,
+        "versions": _machine.versions(("ale-py", "gymnasium")),
+        "machine": _machine.hardware(run.args.device),
+    }
+
+
+def record(run: Run, scored: Evaluation, pictures: dict[str, str | None]) -> dict[str, Any]:
+    """Everything that a reader needs to repeat or to doubt the run."""
+    return {
+        **config(run),
         "completed": run.counters.state(),
         "configured_maximum_steps": run.args.total_steps,
         "training_environment": run.lanes.settings,
         "returns_of_the_last_episodes": list(run.returns),
-        "evaluation": scored.record(),
+        "evaluation": {
+            **scored.record(),
+            "interval_95": spread(scored.returns).interval_95,
+            "interval": "Student's t over the episodes of one network; over training seeds it is another",
+        },
         "parameters": sum(parameter.numel() for parameter in run.online.parameters()),
         "seconds": {part: round(spent, 3) for part, spent in run.clock.spent.items()},
-        "process_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "framework_peak_bytes": memory,  # None: torch counts no peak on the CPU
+        "process_peak_bytes": _machine.peak_bytes(),
+        "framework_peak_bytes": _machine.device_peak_bytes(run.args.device),
         "failed_checkpoints": run.failed_checkpoints,
-        "versions": {
-            "gradledger": __version__,
-            "revision": revision(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-        "machine": {"system": platform.platform(), "threads": torch.get_num_threads(), "device": run.args.device},
         "input_shape": [run.args.batch, *([run.stack] if run.stack > 1 else []), *run.replay.spec.observation_shape],
+        "pictures": pictures,  # file -> why it is not there, or null
     }
 
 
-def revision() -> str | None:
-    """The commit of the source, with "+" where it was changed since; None outside of a checkout."""
-    here = Path(__file__).parent
-    try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said.stdout.strip()
+def draw(run: Run, scored: Evaluation | None = None) -> dict[str, str | None]:
+    """The pictures: file -> why it is not there. Those of an episode only once there is one."""
+    args = run.args
+    if not args.pictures:
+        return _pictures.none("--no-pictures")
+    title = f"dqn_atari: {args.env}, preset {args.preset}, {args.engine}, {args.precision}, seed {args.rng_seed}"
+    loss = f"Huber loss x {args.seed_scale}, mean of batch and rows"
+    episode = None
+    if scored is not None and scored.film is not None:
+        caption = f"{args.env}, evaluation episode of {scored.lengths[0]:,} steps, return {scored.returns[0]:g}"
+        episode = _pictures.Episode(scored.film, run.lanes.simulator.frame_skip, caption)
+    with run.clock("pictures"):
+        return _pictures.draw(args.out, title=title, loss=loss, episode=episode)
 
 
-def plain(args: Args) -> dict[str, Any]:
-    """The arguments, ready for JSON."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(args).items()}
-
-
-def train(args: Args) -> dict[str, Any]:
+def train(args: Args, saved: checkpoint.Checkpoint | None = None) -> dict[str, Any]:
     """A whole run. Returns the record that it also writes.
+
+    Args:
+        saved: where to go on from; without it the newest checkpoint of the run folder, if `args.resume` is on.
 
     Raises:
         UsageError: an option makes no sense, or the folder already holds a run and `resume` is off.
         CheckpointError: `resume` is on and no whole checkpoint is there.
+        Stopped: SIGINT or SIGTERM came; the run is saved.
     """
-    args.check()
-    if not args.resume and (args.out / "metrics.csv").exists():
-        raise UsageError(
-            got=f"a folder with a run in it: {args.out}",
-            wanted="a new folder, or a run to resume",
-            where="recipes.dqn_atari",
-            next_step="choose another --out, or add --resume",
-        )
     began = time.perf_counter()
-    saved = checkpoint.load(args.out / "checkpoints") if args.resume else None
+    _machine.forget_peak()
+    args.check()
+    args = dataclasses.replace(args, env=_games.resolve(args.env))
+    if not args.resume:
+        _folder.check_new(args.out, "dqn_atari")
+    elif saved is None and not _folder.begins_again(args.out):
+        saved = checkpoint.load(args.out / _folder.CHECKPOINTS)
+    found = calibrated(args) if args.threads == "auto" else None
+    run = Run(dataclasses.replace(args, threads=found.chosen) if found else args)
     args.out.mkdir(parents=True, exist_ok=True)
-    run = Run(args)
     if saved is not None:
         for one in saved.rejected:
             print(f"passed over {one.path.name}: {one.reason}", file=sys.stderr)
         run.load(saved)
         print(f"resumed at {run.counters.env_step} steps from {saved.path.name}", flush=True)
+    elif args.resume:
+        _folder.cut_back(args.out, dict.fromkeys(_folder.TABLES, 0))
+        print("no checkpoint was written yet: begins again with the same settings", flush=True)
+    if found:
+        run.calibration = found.record()
+        print(f"calibrated: {found}", flush=True)
+    run.scalars = Scalars(args.out / "tensorboard", wanted=args.tensorboard, env_step=run.counters.env_step)
+    _folder.write_json(args.out / _folder.CONFIG, config(run))
+    _folder.write_json(args.out / _folder.ENVIRONMENT, run.lanes.settings)
     run.clock.spent["setup"] = run.clock.spent.get("setup", 0.0) + time.perf_counter() - began
-    while run.counters.env_step < args.total_steps:
-        before = run.counters.env_step
-        run.tick()
-        if before // args.checkpoint_every != run.counters.env_step // args.checkpoint_every:
-            run.save()
+    try:
+        loop(run)
+        return finish(run)
+    finally:
+        run.scalars.close()
+        run.lanes.close()
+
+
+def loop(run: Run) -> None:
+    """Tick until the configured maximum; checkpoints on the way, and one before a wish to stop is granted."""
+    args = run.args
+    with StopWish() as wish, run.progress:
+        while run.counters.env_step < args.total_steps:
+            before = run.counters.env_step
+            run.tick()
+            run.progress.tick(run.counters.env_step, run.status)
+            due = before // args.checkpoint_every != run.counters.env_step // args.checkpoint_every
+            if due or wish.signal_number is not None:
+                run.save()
+                draw(run)
+            wish.raise_if_any()
+
+
+def finish(run: Run) -> dict[str, Any]:
+    """Evaluate, and write what a finished run leaves."""
+    args = run.args
+    print(f"evaluates {args.eval_episodes} episodes at {run.counters.env_step} steps", flush=True)
     scored = score(run)
     save_file(
         {name: tensor.contiguous() for name, tensor in run.online.state_dict().items()},
@@ -586,46 +635,26 @@ def train(args: Args) -> dict[str, Any]:
         # One entry: several come in an order of chance, and equal runs are to end in equal files.
         metadata={"dqn_atari": json.dumps({"env": args.env, "env_step": run.counters.env_step}, sort_keys=True)},
     )
-    told = record(run, scored)
-    partial = args.out / "record.json.tmp"
-    partial.write_text(json.dumps(told, indent=1, allow_nan=False), encoding="utf-8")
-    partial.replace(args.out / "record.json")
-    run.lanes.close()
+    told = record(run, scored, draw(run, scored))
+    _folder.write_json(args.out / _folder.RECORD, told)
     shown = f"{scored.mean:.2f} ± {scored.deviation:.2f} over {len(scored.returns)} episodes"
-    print(f"{told['kind']}: {shown} -> {args.out}")
+    print(f"{told['kind']}: {shown} -> {args.out}", flush=True)
     return told
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; status 0, or 2 with the reason on stderr."""
-    args, given = parse(Args, PRESETS, argv, description=__doc__ or "", default_preset="seed")
-    try:
-        if args.resume:
-            args = resumed(args, given)
-        train(args)
-    except (UsageError, CheckpointError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-def resumed(args: Args, given: dict[str, Any]) -> Args:
-    """The arguments of the saved run; what was given beside --resume must not contradict them, but for a longer run."""
-    saved = checkpoint.load(args.out / "checkpoints").facts["args"]
-    free = {"out", "resume", "total_steps", "threads", "checkpoint_every", "eval_episodes"}
-    wrong = {
-        name: value
-        for name, value in given.items()
-        if name not in free and saved.get(name) != (str(value) if isinstance(value, Path) else value)
-    }
-    if wrong:
-        raise UsageError(
-            got=", ".join(f"{name}={value}" for name, value in wrong.items()),
-            wanted=", ".join(f"{name}={saved.get(name)}" for name in wrong),
-            where=f"recipes.dqn_atari, --resume in {args.out}",
-            next_step="leave these options out, or start a new run in another folder",
-        )
-    return Args(**{**saved, **{name: given[name] for name in free & given.keys()}, "out": args.out, "resume": True})
+def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+    """The command line. Returns the exit code, see `_main.main`."""
+    return _main.main(
+        Args,
+        PRESETS,
+        train,
+        argv,
+        name="dqn_atari",
+        recipe=RECIPE,
+        description=__doc__ or "",
+        free=("total_steps", "eval_episodes"),
+        prog=prog,
+    )
 
 
 if __name__ == "__main__":

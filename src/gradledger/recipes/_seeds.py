@@ -1,0 +1,109 @@
+"""Several seeds of one setting, one run after the other, and the table that tells how much they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradledger.recipes import _folder
+from gradledger.recipes._statistics import Spread, spread
+
+TABLE = "seeds.json"
+# What is compared over seeds, by its name in `score_of`; the table on the screen shows these columns.
+MEASURES = {
+    "evaluation": "mean return of the evaluation",
+    "return_20": "mean return of the last 20 training episodes",
+    "return_100": "mean return of the last 100 training episodes",
+}
+
+
+def folder_of(out: Path, rng_seed: int) -> Path:
+    """Where the run of one seed lies."""
+    return out / f"seed-{rng_seed}"
+
+
+def run_seeds(
+    recipe: str, seeds: Sequence[int], out: Path, run: Callable[[int, Path], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Run each seed and write `seeds.json` after each, so that an interrupted series has its table too.
+
+    Args:
+        run: (rng_seed, folder) -> the run's record. A seed that is done already may return the record it left.
+    """
+    told: dict[str, Any] = {}
+    scores: dict[int, dict[str, Any]] = {}
+    for place, rng_seed in enumerate(seeds, start=1):
+        print(f"seed {rng_seed} ({place} of {len(seeds)}) -> {folder_of(out, rng_seed)}", flush=True)
+        scores[rng_seed] = score_of(run(rng_seed, folder_of(out, rng_seed)))
+        told = table(recipe, seeds, scores)
+        _folder.write_json(out / TABLE, told)
+    print("\n".join(lines(told)))
+    print(f"-> {out / TABLE}")
+    return told
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """The record of a run that came to its end, or None."""
+    path = folder / _folder.RECORD
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def score_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of the table out of a run's record."""
+    returns = record["returns_of_the_last_episodes"]
+    return {
+        "evaluation": record["evaluation"]["mean"],
+        "evaluation_standard_deviation": record["evaluation"]["standard_deviation"],
+        "return_20": sum(returns[-20:]) / len(returns[-20:]) if returns else None,
+        "return_100": sum(returns) / len(returns) if returns else None,
+        "env_step": record["completed"]["env_step"],
+        "seconds": round(sum(record["seconds"].values()), 1),
+        "kind": record["kind"],
+    }
+
+
+def table(recipe: str, seeds: Sequence[int], scores: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """The document: every seed, and each measure over all seeds that have it. No seed is left out of a mean."""
+    return {
+        "recipe": recipe,
+        "asked": list(seeds),
+        "seeds": [{"rng_seed": rng_seed, **score} for rng_seed, score in scores.items()],
+        "over_seeds": {
+            name: spread(values).record()
+            for name in MEASURES
+            if (values := [score[name] for score in scores.values() if score[name] is not None])
+        },
+        "interval": "Student's t interval of the mean over seeds, 95 %",
+    }
+
+
+def lines(document: Mapping[str, Any]) -> list[str]:
+    """The table for a screen of 80 columns."""
+    shown = [f"{'seed':>9}  {'evaluation':>16}  {'last 20':>8}  {'last 100':>8}  {'env steps':>10}  {'seconds':>9}"]
+    for row in document["seeds"]:
+        scored = f"{row['evaluation']:.2f} ± {row['evaluation_standard_deviation']:.2f}"
+        cells = (_cell(row["return_20"]), _cell(row["return_100"]))
+        shown.append(
+            f"{row['rng_seed']:>9}  {scored:>16}  {cells[0]:>8}  {cells[1]:>8}  {row['env_step']:>10,}  "
+            f"{row['seconds']:>9,.1f}"
+        )
+    spreads = {name: Spread(**facts) for name, facts in document["over_seeds"].items()}
+    for label, get in _SUMMARY.items():
+        each = {name: _cell(get(spreads[name]) if name in spreads else None) for name in MEASURES}
+        shown.append(f"{label:>9}  {each['evaluation']:>16}  {each['return_20']:>8}  {each['return_100']:>8}")
+    return shown
+
+
+_SUMMARY: dict[str, Callable[[Spread], float | None]] = {
+    "mean": lambda one: one.mean,
+    "sd": lambda one: one.standard_deviation,
+    "95 % from": lambda one: one.interval_95[0] if one.interval_95 else None,
+    "to": lambda one: one.interval_95[1] if one.interval_95 else None,
+    "median": lambda one: one.median,
+}
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,78 @@
+"""Mean, spread and interval of a handful of numbers: episodes of one network, or seeds of one setting."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of n numbers: standard_deviation with n - 1, interval_95 Student's t interval of the mean.
+
+    Both are None for a single number: one seed says nothing about the next.
+    """
+
+    n: int
+    mean: float
+    standard_deviation: float | None
+    interval_95: tuple[float, float] | None
+    median: float
+    minimum: float
+    maximum: float
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Describe at least one finite number.
+
+    The interval takes the numbers for independent and about normal. Returns of a game with a bound (Pong ends at 21)
+    are not quite that; with few of them it is a rough guide, and it can reach past the bound.
+    """
+    mean = statistics.fmean(values)
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    interval = None
+    if deviation is not None:
+        half = t_quantile(0.975, len(values) - 1) * deviation / math.sqrt(len(values))
+        interval = (mean - half, mean + half)
+    return Spread(
+        len(values), mean, deviation, interval, statistics.median(values), float(min(values)), float(max(values))
+    )
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """The point below which Student's t with `freedom` degrees lies with `probability` (0.5 or above, below 1)."""
+    low, high = 0.0, 1.0
+    while _t_below(high, freedom) < probability:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
+        if high - low <= 1e-13 * high:
+            break
+    return (low + high) / 2
+
+
+def _t_below(t: float, freedom: int) -> float:
+    """P(T <= t) for t >= 0: for whole degrees of freedom a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    if freedom % 2:
+        term = total = cosine if freedom > 1 else 0.0
+        for k in range(3, freedom - 1, 2):
+            term *= cosine * cosine * (k - 1) / k
+            total += term
+        inside = (angle + sine * total) * 2 / math.pi
+    else:
+        term = total = 1.0
+        for k in range(2, freedom - 1, 2):
+            term *= cosine * cosine * (k - 1) / k
+            total += term
+        inside = sine * total
+    return (1 + inside) / 2
