@@ -113,7 +113,8 @@ def parse(
             shown = str(one.default)
         text = f"{one.metadata.get('help', '')} (default: {shown})".replace("%", "%%")
         parser.add_argument(*names, dest=name, help=text, **facts)
-    parser.add_argument("--seeds", type=seed_list, metavar="LIST", help=_SEEDS)
+        if name == "rng_seed":
+            parser.add_argument("--seeds", type=seed_list, metavar="LIST", help=_SEEDS)
     found, rest = parser.parse_known_args(argv)
     if rest:
         near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, n=1)

@@ -60,7 +60,7 @@ def find(name: str) -> Recipe:
     wanted = name.casefold().replace("-", "_").removesuffix(".py")
     if wanted in known:
         return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=1)
+    near = [one for one in known if one.startswith(wanted)] or difflib.get_close_matches(wanted, known, n=1)
     raise UsageError(
         got=f"recipe {name!r}",
         wanted=f"one of: {', '.join(known)}",

@@ -1,11 +1,11 @@
 """Deep Q-learning on Atari, its network trained by the explicit reverse sweep or by plain autograd.
 
     gradledger run dqn_atari --preset smoke --out runs/smoke
-    gradledger run dqn_atari --preset pong-fast --game Pong --seeds 1..3 --out runs/pong
+    gradledger run dqn_atari --preset pong-fast --seeds 1..3 --out runs/pong
     gradledger run dqn_atari --resume runs/pong/seed-1
 
 Any ALE game by its ROM's name (--game Breakout); a name with a version (--game CartPole-v1) is a gymnasium environment
-and gets a small network over vectors. The presets are described where they stand below.
+and gets a small network over vectors.
 
 The run folder holds config.json and environment.json from the start, metrics.csv, episodes.csv and checkpoints/ as they
 grow, and at the end final.safetensors, record.json (settings, versions, hardware, counters, times, memory, evaluation),
@@ -79,9 +79,9 @@ from gradledger.train import CheckpointError, GradientEngine, PlainBackward, Sha
 
 RECIPE = Recipe(
     presets={
-        "smoke": "3,000 steps, some minutes: a plumbing test that shows that the parts fit, no agent",
+        "smoke": "3,000 steps, about a minute: a plumbing test that shows that the parts fit, no agent",
         "seed": "400,000 steps, one update every 4, plain DQN: the setting of the specification",
-        "pong-fast": "double, 3-step returns, one update a step: learns Pong soonest of the three",
+        "pong-fast": "double, 3-step returns, one update a step: meant to learn Pong in few steps",
     },
     default_preset="seed",
     extra="rl",
@@ -110,7 +110,7 @@ class Args:
     device: str = option("cpu", "torch device of the networks")
     threads: int | Literal["auto"] = option(1, "torch threads; auto: timed on the update for two seconds, and recorded")
 
-    total_steps: int = option(400_000, "configured maximum")
+    total_steps: int = option(400_000, "environment steps of the run")
     lanes: int = option(8, "environments in step")
     sticky: float = option(0.0, "probability that ALE repeats the last action")
     max_episode_steps: int = option(27_000, "an episode is truncated after so many of its steps")
@@ -119,18 +119,18 @@ class Args:
 
     replay: int = option(50_000, "capacity of the replay, in frames of all lanes")
     learning_starts: int = option(10_000, "steps before the first update")
-    update_every: int = option(4, "steps per update")
+    update_every: int = option(4, "steps from one update to the next")
     batch: int = option(32, "transitions in an update")
     n_step: int = option(1, "longest window of a return")
     gamma: float = option(0.99, "discount per step")
     reward_clip: float | None = option(1.0, "rewards are clamped to +- this when drawn; none: raw")
-    life_loss_terminates: bool = option(False, "a lost life ends the return, not the game")
+    life_loss_terminates: bool = option(False, "no bootstrap past a lost life; the game goes on")
     double: bool = option(False, "the online network selects, the target network evaluates")
     target_sync: int = option(2_000, "steps between copies into the target network")
-    learning_rate: float = option(1e-4, "of Adam")
-    adam_epsilon: float = option(1e-8, "of Adam")
-    clip: float = option(10.0, "global gradient norm")
-    seed_scale: Literal[1, 2] = option(2, "factor on the Huber loss, see rl.td_loss")
+    learning_rate: float = option(1e-4, "learning rate of Adam")
+    adam_epsilon: float = option(1e-8, "epsilon of Adam")
+    clip: float = option(10.0, "the global gradient norm is clipped at this")
+    seed_scale: Literal[1, 2] = option(2, "factor on the Huber loss and so on every gradient")
 
     epsilon_first: float = option(1.0, "exploration at the start")
     epsilon_last: float = option(0.02, "exploration after epsilon_steps")
@@ -555,7 +555,7 @@ def draw(run: Run, scored: Evaluation | None = None) -> dict[str, str | None]:
     if not args.pictures:
         return _pictures.none("--no-pictures")
     title = f"dqn_atari: {args.env}, preset {args.preset}, {args.engine}, {args.precision}, seed {args.rng_seed}"
-    loss = f"Huber loss x {args.seed_scale}, mean of batch and rows"
+    loss = f"Huber loss x {args.seed_scale}, mean since the row before"
     episode = None
     if scored is not None and scored.film is not None:
         caption = f"{args.env}, evaluation episode of {scored.lengths[0]:,} steps, return {scored.returns[0]:g}"
