@@ -21,9 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gradledger.audit.engine import Judge
+from gradledger.audit.engine import Judge, Listener
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
+from gradledger.audit.world import World
 from gradledger.core.errors import UsageError
 from gradledger.core.events import RunEnded, RunStarted
 from gradledger.core.site import NOWHERE, Frame
@@ -47,7 +48,8 @@ class Watch:
     """What happened while a block ran, and what is wrong with it.
 
     `program`, `argv`: told in the report; `select`, `ignore`: rules by code, name or series letter; `store`: path of
-    a new ledger file (None: nothing is written).
+    a new ledger file (None: nothing is written); `listeners`: called with each fact that the rules see, and the world
+    that has just taken it.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class Watch:
         select: Sequence[str] = (),
         ignore: Sequence[str] = (),
         store: Path | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._program, self._argv = program, tuple(argv)
-        self._judge = Judge(select=select, ignore=ignore)
+        self._judge = Judge(select=select, ignore=ignore, listeners=listeners)
         self.store = store
         self._sink: SqliteSink | ThinSink | None = None
         self._session: Session | None = None
@@ -152,6 +155,11 @@ class Watch:
     def findings(self) -> tuple[Finding, ...]:
         """Findings of `report()`, ordered by consequence."""
         return self.report().findings
+
+    @property
+    def world(self) -> World:
+        """What exists and how it hangs together, as of the last fact."""
+        return self._joined.world if self._joined is not None else self._judge.world
 
     @property
     def stored(self) -> bool:

@@ -19,6 +19,7 @@ from gradledger.audit.world import World
 from gradledger.core.events import Event
 
 Update = Callable[[Any, Event, World], None]
+Listener = Callable[[Event, World], None]
 
 
 @dataclass(slots=True)
@@ -37,12 +38,20 @@ class Judge:
     """Takes the events of one run in order (`put`), then gives the report (`finish`).
 
     `select`, `ignore`: codes, names or series letters.  `rules`: another registry than the installed rules.
+    `listeners`: called with each event and the world that has just taken it; one that raises is called no more.
     """
 
     def __init__(
-        self, *, select: Sequence[str] = (), ignore: Sequence[str] = (), rules: Registry | None = None
+        self,
+        *,
+        select: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+        rules: Registry | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.world = World()
+        self._listeners = list(listeners)
+        self._listener_errors: list[str] = []
         self._registry = rules if rules is not None else registry.load()
         self._running = [_Running(loaded) for loaded in self._registry.select(select, ignore)]
         self._everything = not select
@@ -62,6 +71,8 @@ class Judge:
             self.world.apply(event)
         except Exception as error:  # a torn fact: the rules go on with the world as it was
             self._world_error = self._world_error or f"{type(error).__name__}: {error} at {event.KIND} {event.seq}"
+        if self._listeners:
+            self._tell(event)
         kind = type(event)
         listeners = self._by_type.get(kind)
         if listeners is None:
@@ -75,6 +86,14 @@ class Judge:
             except Exception as error:
                 run.fail(error)
                 self._by_type.clear()
+
+    def _tell(self, event: Event) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(event, self.world)
+            except Exception as error:  # pictures and tables must not cost the judgement
+                self._listeners.remove(listener)
+                self._listener_errors.append(f"a part of the report is incomplete: {type(error).__name__}: {error}")
 
     def _unseen(self, run: _Running) -> str | None:
         """Why a rule that looks at single operations saw none, if it did not."""
@@ -119,7 +138,7 @@ class Judge:
             ended=ended,
             findings=tuple(kept),
             suppressed=tuple(silenced),
-            notes=(*torn, *notes),
+            notes=(*torn, *(Note("", 0, text) for text in self._listener_errors), *notes),
             checked=tuple(checked),
             not_checked=tuple(not_checked),
             names={r.rule.key: r.rule.name for r in self._registry.rules},
@@ -135,12 +154,13 @@ def audit(
     ignore: Sequence[str] = (),
     rules: Registry | None = None,
     sampled: str = "",
+    listeners: Sequence[Listener] = (),
 ) -> Report:
-    """Judge a recorded run.  `sampled`: what was left out of it, in words.
+    """Judge a recorded run.  `sampled`: what was left out of it, in words; `listeners`: see `Judge`.
 
     Raises UsageError when `select` or `ignore` names no rule.
     """
-    judge = Judge(select=select, ignore=ignore, rules=rules)
+    judge = Judge(select=select, ignore=ignore, rules=rules, listeners=listeners)
     for event in events:
         judge.put(event)
     return judge.finish(sampled=sampled)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gradledger.audit.compare import Comparison
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked, Severity
+from gradledger.audit.story import Story
 from gradledger.core.events import RunEnded, RunStarted
 
 
@@ -26,10 +28,21 @@ class Suppressed:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What watching took: seconds from the first watched moment to the end, the program's own work included; bytes and
+    place of the stored facts (0, "" when none)."""
+
+    seconds: float = 0.0
+    stored_bytes: int = 0
+    stored_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """`findings` ordered by consequence; `checked`: printed codes of the rules that judged the run; `ended` is None
     when the run was killed before it could say how it ended; `events`: facts looked at;
-    `sampled`: what was left out of a long run, in words."""
+    `sampled`: what was left out of a long run, in words; `story`: what pictures are drawn from, when asked for;
+    `comparison`: with a good run, when asked for; `cost`: what watching took, when known."""
 
     started: RunStarted | None
     ended: RunEnded | None
@@ -41,6 +54,9 @@ class Report:
     names: dict[str, str]
     events: int = 0
     sampled: str = ""
+    story: Story | None = None
+    comparison: Comparison | None = None
+    cost: Cost | None = None
 
     @property
     def program(self) -> str:

@@ -19,13 +19,19 @@ CONTEXT = 2  # source lines before and after the marked one
 RELATED_SHOWN = 5
 EVIDENCE_SHOWN = 8
 REASONS_SHOWN = 8
+DIFFERENCES_SHOWN = 12
 LONGEST = 60  # characters of one piece of evidence
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
 def layout(report: Report, *, width: int = 80, footer: Sequence[str] = (), ascii_only: bool = False) -> list[Line]:
     """The whole report in at most `width` columns (source lines and long names are cut)."""
-    return [*_verdict(report, width), *_findings(report, width, ascii_only), *_end(report, width, footer)]
+    return [
+        *_verdict(report, width),
+        *_findings(report, width, ascii_only),
+        *_compared(report, width),
+        *_end(report, width, footer),
+    ]
 
 
 def shown_path(file: str) -> str:
@@ -80,6 +86,22 @@ def reasons(report: Report) -> list[tuple[str, str]]:
     for item in report.not_checked:
         grouped.setdefault(item.reason, []).append(item.key)
     return [(", ".join(keys), reason) for reason, keys in grouped.items()]
+
+
+def difference_rows(report: Report) -> list[tuple[str, str, str, str, str, str]]:
+    """(what, subject, good run, this run, iteration, line) of every difference from a good run, in order."""
+    found = report.comparison.differences if report.comparison is not None else ()
+    return [
+        (
+            d.what,
+            d.subject,
+            d.there,
+            d.here,
+            "" if d.iteration is None else str(d.iteration),
+            f"{shown_path(d.site.file)}:{d.site.line}" if d.site.file else "",
+        )
+        for d in found
+    ]
 
 
 def excerpt(site: Site, context: int = CONTEXT) -> list[tuple[int, str, bool]]:
@@ -138,6 +160,30 @@ def _finding(number: int, finding: Finding, name: str, width: int, ascii_only: b
     for label, text in rows:
         if text:
             yield from _row(label, text, width)
+
+
+def _compared(report: Report, width: int) -> Iterator[Line]:
+    comparison = report.comparison
+    if comparison is None:
+        return
+    yield []
+    rows = difference_rows(report)
+    told = f"{len(rows)} difference{'s' if len(rows) != 1 else ''} from {shown_path(comparison.good)}"
+    for text in _wrap(
+        f"{told}, over {comparison.compared} parameters" + (", first to show first:" if rows else ""), width
+    ):
+        yield [(text, "bold")]
+    if comparison.together:
+        for text in _wrap(f"the first {comparison.together} watched iterations have equal gradient norms", width):
+            yield [(text, "dim")]
+    for what, subject, there, here, iteration, line in rows[:DIFFERENCES_SHOWN]:
+        at = ", ".join(text for text in (f"iteration {iteration}" if iteration else "", line) if text)
+        yield [(f"  {what:<11}", "bold"), (_cut(subject, width - 13), "")]
+        for label, text in (("there", there), ("here", here), ("at", at)):
+            if text:
+                yield [(f"  {'':<11}{label:<6}", "dim"), (_cut(text, width - 19), "")]
+    if len(rows) > DIFFERENCES_SHOWN:
+        yield from _plain(f"  and {len(rows) - DIFFERENCES_SHOWN} more (all in --format json)", width)
 
 
 def _end(report: Report, width: int, footer: Sequence[str]) -> Iterator[Line]:

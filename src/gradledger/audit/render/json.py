@@ -31,6 +31,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "not_checked": [{"code": n.key, "reason": n.reason} for n in report.not_checked],
         "suppressed": [_finding(s.finding, report.names) | {"reason": s.reason} for s in report.suppressed],
         "notes": [{"file": n.file, "line": n.line, "message": n.message} for n in report.notes],
+        "comparison": comparison(report),
         "run": {
             "complete": ended is not None,
             "exception": ended.exception if ended else "",
@@ -61,6 +62,30 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> dict[str, Any]:
         "evidence": finite(finding.evidence),
         "message": finding.message,
         "fix": finding.fix,
+    }
+
+
+def comparison(report: Report) -> dict[str, Any] | None:
+    """The comparison with a good run; None when there was none."""
+    found = report.comparison
+    if found is None:
+        return None
+    return {
+        "with": found.good,
+        "parameters": found.compared,
+        "equal_iterations": found.together,
+        "differences": [
+            {
+                "what": d.what,
+                "subject": d.subject,
+                "there": d.there,
+                "here": d.here,
+                "iteration": d.iteration,
+                "file": d.site.file,
+                "line": d.site.line,
+            }
+            for d in found.differences
+        ],
     }
 
 

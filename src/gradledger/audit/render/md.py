@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger.audit.render._layout import evidence_text, excerpt, place, reasons, run_line, verdict
+from gradledger.audit.render._layout import (
+    difference_rows,
+    evidence_text,
+    excerpt,
+    place,
+    reasons,
+    run_line,
+    verdict,
+)
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 
@@ -14,6 +22,7 @@ def render(report: Report, *, footer: Sequence[str] = ()) -> str:
     parts = [f"# gradledger: {verdict(report)}", run_line(report)]
     for number, finding in enumerate(report.findings, start=1):
         parts += _finding(number, finding, report.names.get(finding.key, ""))
+    parts += _compared(report)
     for silenced in report.suppressed:
         reason = silenced.reason or "no reason given"
         parts.append(f"- allowed: {silenced.finding.key} at `{place(silenced.finding.site)}` ({reason})")
@@ -26,6 +35,19 @@ def render(report: Report, *, footer: Sequence[str] = ()) -> str:
         parts.append("Not checked:\n\n" + "\n".join(f"- {codes}: {reason}" for codes, reason in groups))
     parts += footer
     return "\n\n".join(parts) + "\n"
+
+
+def _compared(report: Report) -> list[str]:
+    if report.comparison is None:
+        return []
+    rows = difference_rows(report)
+    head = f"## {len(rows)} difference{'s' if len(rows) != 1 else ''} from {report.comparison.good}"
+    if not rows:
+        return [head]
+    heads = ("what", "of", "good run", "this run", "iteration", "line")
+    lines = [" | ".join(heads), " | ".join("---" for _ in heads)]
+    lines += [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    return [head, "\n".join(f"| {line} |" for line in lines)]
 
 
 def _finding(number: int, finding: Finding, name: str) -> list[str]:

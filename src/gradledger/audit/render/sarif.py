@@ -18,7 +18,7 @@ from gradledger._version import __version__
 from gradledger.audit import registry
 from gradledger.audit._source import source_line
 from gradledger.audit.registry import LoadedRule
-from gradledger.audit.render.json import finite
+from gradledger.audit.render.json import comparison, finite
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.core.errors import UsageError
@@ -62,7 +62,12 @@ def as_dict(report: Report) -> Json:
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(report, index)],
         "results": results,
-        "properties": {"checked": list(report.checked), "events": report.events, "sampled": report.sampled},
+        "properties": {
+            "checked": list(report.checked),
+            "events": report.events,
+            "sampled": report.sampled,
+            "comparison": comparison(report),
+        },
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
