@@ -161,15 +161,15 @@ def finish(goals: Goals, given: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def commit() -> str:
-    """Short hash of the tree that is measured; a plus where the sweep was changed since."""
+def commit(*packages: str) -> str:
+    """Short hash of the tree that is measured; a plus where one of the packages (the sweep) was changed since."""
 
     def git(*words: str) -> str:
         here = Path(__file__).parent
         return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--", "../src/gradledger/sweep")
+        changed = git("status", "--porcelain", "--", *(f"../src/gradledger/{one}" for one in packages or ("sweep",)))
         return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "an unknown commit"
@@ -186,6 +186,11 @@ def table(rows: Iterable[Sequence[object]], head: Sequence[str], left: Container
         ]
         print("  " + "  ".join(shown).rstrip())
     sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line that is seen at once, also through a pipe."""
+    print(text, flush=True)
 
 
 def mb(size: float) -> str:
