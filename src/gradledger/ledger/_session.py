@@ -12,6 +12,7 @@ import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from gradledger.core.events import Dropped
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import probes
 from gradledger.ledger._lifecycle import Lifecycle
+from gradledger.ledger._operations import Call
 from gradledger.ledger._recorder import Recorder, Sink
 from gradledger.ledger._trace import Trace
 
@@ -57,7 +59,9 @@ class Session:
     suspect: Callable[[], tuple[str, Site, str]] = lambda: ("", NOWHERE, "")
     # written by probes/graphs.py: many calls wait for what becomes of their graphs
     many_calls: Callable[[], None] = _nothing
-    # anyone may append: called before a backward or a step writes, after a step, when a root was walked, at the end
+    # anyone may append: called when the program itself calls a module (call, module, inputs); before a backward or a
+    # step writes, after a step, when a root was walked, at the end
+    at_call: list[Callable[[Call, torch.nn.Module, tuple[Any, ...]], None]] = field(default_factory=list)
     at_backward: list[Callable[[], None]] = field(default_factory=list)
     at_step: list[Callable[[list[torch.Tensor], Site], None]] = field(default_factory=list)
     step_done: list[Callable[[], None]] = field(default_factory=list)

@@ -65,6 +65,7 @@ class Listeners:
         default_factory=list
     )
     user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
+    made: list[Callable[[Op, list[Value], Any, list[torch.Tensor]], None]] = field(default_factory=list)
 
 
 class Trace:
@@ -355,6 +356,8 @@ class Trace:
                 self._note_write(op, ins, tokens, outs)
         for listener in self.listeners.op:
             listener(op, results, args)
+        for look_at in self.listeners.made:
+            look_at(op, results, args, outs)
         if self.listeners.user_frame:
             frame = _site.user_frame(2)
             if frame is not None and id(frame) not in self._frames_seen and frame.f_code.co_argcount:

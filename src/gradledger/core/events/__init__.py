@@ -54,10 +54,19 @@ from gradledger.core.events._data import (
     LoaderMade as LoaderMade,
 )
 from gradledger.core.events._data import (
+    PaddingAveraged as PaddingAveraged,
+)
+from gradledger.core.events._data import (
+    PaddingCounted as PaddingCounted,
+)
+from gradledger.core.events._data import (
     SharedDataset as SharedDataset,
 )
 from gradledger.core.events._data import (
     StoredDataChanged as StoredDataChanged,
+)
+from gradledger.core.events._data import (
+    TargetExplained as TargetExplained,
 )
 from gradledger.core.events._data import (
     WorkerGenerator as WorkerGenerator,

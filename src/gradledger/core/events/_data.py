@@ -92,3 +92,57 @@ class SharedDataset(Event):
     anew: tuple[str, ...]
     subsets: int
     made: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetExplained(Event):
+    """How far the target of a regression (compared at `site`) is a function of the input, from the rows trained on.
+
+    `inputs`, `targets`: columns; `explained`: of each target column, the share of its variance that a smooth function
+    of the input explains on rows held out; `apart`: the same variance as it stands between the nearest rows, which no
+    function of the input can explain; `inverse`: the least share of an input column that the target explains;
+    `without`: the same without the target columns that the input does not explain; `branches`: of each target column,
+    nearest rows either agree or lie far apart; `floor`: the mean squared error that remains, in the target's units."""
+
+    KIND: ClassVar[str] = "target_explained"
+    module: int
+    rows: int
+    inputs: int
+    targets: int
+    explained: tuple[float, ...]
+    apart: tuple[float, ...]
+    inverse: float
+    without: float
+    branches: tuple[bool, ...]
+    floor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingCounted(Event):
+    """A walked loss compares (by `op`, at `site`) padded positions of a batch of sequences, too.
+
+    `rows`, `steps`: of the batch; `padded`: share of its positions that are padding; `pulled`: the share of the
+    gradient that they receive (None: each counts as any other); `value`: what they are filled with, when that is one
+    number; `told_by`: what says where the padding is: "input", "mask", "lengths" or "pad_sequence"."""
+
+    KIND: ClassVar[str] = "padding_counted"
+    op: str
+    rows: int
+    steps: int
+    padded: float
+    pulled: float | None
+    value: float | None
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingAveraged(Event):
+    """A walked loss was set to zero at padded positions (at `mask_site`) and then averaged (by `op`, at `site`) over
+    all of them.  `kept`: share of the positions that are no padding."""
+
+    KIND: ClassVar[str] = "padding_averaged"
+    op: str
+    rows: int
+    steps: int
+    kept: float
+    mask_site: Site

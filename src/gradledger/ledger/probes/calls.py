@@ -143,6 +143,8 @@ class _Probe:
                 leaf = _provenance.leaf_behind(self.trace, self.trace.token_of(t))
                 if leaf is not None:
                     self.session.fed[leaf].add(number)
+        for look in self.session.at_call:
+            look(call, module, inputs)
         return call
 
     def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:

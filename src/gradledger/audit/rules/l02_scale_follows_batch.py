@@ -1,25 +1,32 @@
-"""# A mean and a sum over the batch in one loss
+"""# The loss is as large as the batch makes it
 
 ## What it is
 One term of the loss is averaged over all its elements, another is summed over the batch and more: a reconstruction by
-`mse_loss` (a mean over B x D) beside a KL term with `.sum()` (over B x Z).
+`mse_loss` (a mean over B x D) beside a KL term with `.sum()` (over B x Z).  Or padded positions are set to zero and the
+mean is then taken over all positions: `(loss * mask).mean()`.
 
 ## Why it matters
 The weight of one against the other is B x D, and nobody chose it.  In a VAE the KL wins and the posterior collapses;
-and each change of the batch size is a change of the objective, which the learning rate does not know.
+and each change of the batch size is a change of the objective, which the learning rate does not know.  A mean that
+counts padding is too small by the share of padding: a batch with long sequences teaches more a step than one with
+short ones, and every step is smaller than the learning rate says.
 
 ## How it is found
 In watched iterations, the terms of each loss are unfolded with their reductions.  It is reported when a mean over
 elements and a sum over rows *and* further axes of the same batch are added, with no factor and no division between.
+A mask [B, T] with rows of different lengths is followed from where it is laid on a comparison to the mean (or the
+division by the number of all positions) that counts what it removed; it is reported when the share of valid positions
+differs between batches.
 
 ## Near misses
-- Both divided by the number of rows, or both averaged.
+- Both divided by the number of rows, or both averaged; a masked sum divided by the number of valid positions.
 - An explicit weight on one of them: somebody chose it.
 - A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
+- A sum over time and a mean over sequences; masks that are drawn at random; causal masks and label matrices.
 
 ## Fix
 Sum over the features and average over the batch in every term: `mse_loss(..., reduction="sum") / len(x)` and
-`kl.sum(1).mean()`.
+`kl.sum(1).mean()`.  Divide a masked sum by what the mask keeps: `(loss * mask).sum() / mask.sum()`.
 """
 
 from __future__ import annotations
@@ -29,15 +36,15 @@ from dataclasses import dataclass, field
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, Term
+from gradledger.core.events import Backward, Event, PaddingAveraged, Term
 
 RULE = Rule(
     "L2",
-    "mean-and-sum-in-one-loss",
+    "scale-follows-batch",
     "loss conventions",
-    "One term of the loss is a mean over all elements, another a sum over the batch: their ratio is the batch's size.",
+    "The scale of the loss follows the batch: a mean beside a sum, or a masked loss averaged over padding, too.",
 )
-LISTENS = (Backward,)
+LISTENS: tuple[type[Event], ...] = (Backward, PaddingAveraged)
 NEEDS_DETAIL = True
 KEPT = 256
 _Key = tuple[tuple[str, int], tuple[str, int]]
@@ -45,11 +52,13 @@ _Key = tuple[tuple[str, int], tuple[str, int]]
 
 @dataclass(slots=True)
 class State:
-    """Pairs of terms by their lines: the first reverse pass, and how many had them."""
+    """Pairs of terms by their lines: the first reverse pass, and how many had them.  Masked averages by line: the
+    first, and the shares of valid positions that were seen."""
 
     pairs: dict[_Key, tuple[Backward, Term, Term]] = field(default_factory=dict)
     seen: dict[_Key, int] = field(default_factory=dict)
     walked: int = 0
+    averages: dict[tuple[str, int], tuple[PaddingAveraged, set[float]]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -57,6 +66,12 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, PaddingAveraged):
+        if len(state.averages) < KEPT:
+            _, shares = state.averages.setdefault(event.site.key(), (event, set()))
+            if len(shares) < KEPT:
+                shares.add(event.kept)
+        return
     if not isinstance(event, Backward) or event.method != "backward" or not event.detailed:
         return
     state.walked += 1
@@ -105,7 +120,24 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found
+    return found + [_average(*pair) for pair in state.averages.values() if len(pair[1]) > 1]
+
+
+def _average(event: PaddingAveraged, shares: set[float]) -> Finding:
+    least, most = min(shares), max(shares)
+    return Finding(
+        "L2",
+        "error",
+        event.site,
+        f"padded positions are zero here, and the `{event.op}` counts them: only {least:.0%} to {most:.0%} of the "
+        f"{event.rows} x {event.steps} positions are valid, so the loss and its gradient are {1 / most:.3g} to "
+        f"{1 / least:.3g} times too small, as the padding of each batch happens to be.",
+        "divide by what the mask keeps: (loss * mask).sum() / mask.sum()",
+        related=distinct(event.site, (event.mask_site,)),
+        evidence={"rows": event.rows, "steps": event.steps, "valid_least": least, "valid_most": most},
+        count=len(shares),
+        iteration=event.iteration,
+    )
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -1,0 +1,110 @@
+"""# Padding in the loss
+
+## What it is
+Sequences of different lengths are padded to one length, and the loss compares all positions: the model is trained on
+the padding, too.
+
+## Why it matters
+The loss looks better than it is, since the padding is easy.  Short sequences teach mostly "predict the padding", and the
+gradient of the real steps shrinks with the longest sequence of the batch.
+
+## How it is found
+Where a batch is padded is read from its values: rows that end (or begin) in one value that stands nowhere else, at
+the same places in input and target; a mask or a vector of lengths that says the same; `pad_sequence`.  It is reported
+when those positions of the target get a gradient in the program's own reverse passes, which sees every way of masking
+alike.
+
+## Near misses
+- Masks (by product, indexing, `where`), `ignore_index`, packed sequences, weights that are zero at the padding.
+- Zeros that stand among the content, too: images, sparse rewards, one-hot rows.
+- Targets that are the input itself (autoencoders), unless a mask or lengths are there.
+
+## Fix
+`(loss * mask).sum() / mask.sum()`, `loss[mask].mean()`, or `cross_entropy(..., ignore_index=PAD)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, number
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Backward, Event, PaddingCounted
+from gradledger.core.site import Site
+
+RULE = Rule(
+    "D4",
+    "padding-in-the-loss",
+    "data",
+    "Padded positions of sequences are compared in the loss like real ones.",
+)
+LISTENS: tuple[type[Event], ...] = (PaddingCounted, Backward)
+NEEDS_DETAIL = True
+KEPT = 200
+NEEDED = 2  # reverse passes
+
+
+@dataclass(slots=True)
+class State:
+    """Comparisons that counted padding, by line; reverse passes that were looked at."""
+
+    seen: dict[tuple[str, int], list[PaddingCounted]] = field(default_factory=dict)
+    walked: int = 0
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, PaddingCounted) and len(state.seen) < KEPT:
+        state.seen.setdefault(event.site.key(), []).append(event)
+    elif isinstance(event, Backward):
+        state.walked += event.detailed
+
+
+_TOLD = {
+    "input": "the input is padded at the same places",
+    "mask": "a mask says where",
+    "lengths": "the lengths stand in the batch",
+    "pad_sequence": "`pad_sequence` made it",
+}
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for events in state.seen.values():
+        if len(events) < NEEDED:
+            continue
+        event = events[0]
+        pulled = [e.pulled for e in events if e.pulled is not None]
+        share = f" and gets {pulled[0]:.0%} of the gradient" if pulled else ""
+        filled = f" (filled with {number(event.value)})" if event.value is not None else ""
+        found.append(
+            Finding(
+                "D4",
+                "error",
+                event.site,
+                f"`{event.op}` compares padded positions like real ones: {event.padded:.0%} of the {event.rows} x "
+                f"{event.steps} positions are padding{filled}{share}; {_TOLD.get(event.told_by, event.told_by)}.",
+                "(loss * mask).sum() / mask.sum(), or ignore_index=PAD for classes",
+                related=distinct(event.site, (Site(f.file, f.line, f.function) for f in event.site.callers[:2])),
+                evidence={
+                    "rows": event.rows,
+                    "steps": event.steps,
+                    "padded": event.padded,
+                    "gradient_on_padding": pulled[0] if pulled else None,
+                    "padding_value": event.value,
+                    "told_by": event.told_by,
+                },
+                count=len(events),
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    return None if state.walked else "no reverse pass was watched in detail"

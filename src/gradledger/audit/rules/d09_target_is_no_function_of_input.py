@@ -1,0 +1,117 @@
+"""# The target is no function of the input
+
+## What it is
+A regression is asked for something that its input does not determine: joint angles from a pose that many joint angles
+reach, the elbow up and the elbow down for one point, an angle from its cosine, the action of an expert who goes left
+or right at the same sight.
+
+## Why it matters
+The loss has a floor that no training can pass, and the model learns the mean of the possible answers, which is often
+none of them: the mean of "left" and "right" is straight ahead.
+
+## How it is found
+The rows that were trained on are collected for small tables (up to 12 columns).  It is reported when the input leaves
+much of a target column unexplained, both between nearest rows and by a smooth function on held-out rows, and that is no
+noise: the input follows exactly from the target, and does not without those columns; or nearest rows either agree or
+lie far apart.
+
+## Near misses
+- Noisy targets with one value for each input, however noisy: the input cannot be computed from the noise.
+- Steep or wrapped functions, inputs of many columns whose nearest rows are far apart, targets of a few distinct values.
+- Targets made by a network (bootstraps, teachers), generative models that are given noise.
+
+## Fix
+Regress what the input determines (the sum, sine and cosine, one branch), give the model the missing input, or predict a
+distribution (a mixture, bins) in place of a mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct, number
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Comparison, Event, TargetExplained
+
+RULE = Rule(
+    "D9",
+    "target-is-no-function-of-input",
+    "data",
+    "The input of a regression does not determine its target: a floor that no training can pass.",
+)
+LISTENS: tuple[type[Event], ...] = (TargetExplained, Comparison)
+NEEDS_DETAIL = True
+KEPT = 200
+EXPLAINED = 0.85  # of a column that the input does not determine
+APART = 0.1  # of its variance stands between nearest rows
+EXACT = 0.99  # of every input column follows from the target
+NEEDED = 0.9  # and less than this without the columns in question
+
+
+@dataclass(slots=True)
+class State:
+    """Regressions that were looked at, and the lines at which a walked loss compares."""
+
+    seen: list[TargetExplained] = field(default_factory=list)
+    walked: set[tuple[str, int]] = field(default_factory=set)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, TargetExplained) and len(state.seen) < KEPT:
+        state.seen.append(event)
+    elif isinstance(event, Comparison) and len(state.walked) < KEPT:
+        state.walked.add(event.site.key())
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for event in state.seen:
+        open_ = [
+            i
+            for i, (share, apart) in enumerate(zip(event.explained, event.apart, strict=True))
+            if share < EXPLAINED and apart >= APART
+        ]
+        many = event.inverse >= EXACT and event.without < NEEDED
+        branches = [i for i in open_ if event.branches[i]]
+        if event.site.key() not in state.walked or not open_ or not (many or branches):
+            continue
+        columns = open_ if many else branches
+        least = min(event.explained[i] for i in columns)
+        which = f"column {columns[0]}" if len(columns) == 1 else f"columns {', '.join(map(str, columns[:6]))}"
+        why = (
+            "the input follows from the target exactly, so this is no noise: many targets share one input"
+            if many
+            else "rows with nearly the same input either agree or lie far apart: the target has several branches"
+        )
+        found.append(
+            Finding(
+                "D9",
+                "error",
+                event.site,
+                f"the input ({event.inputs} columns) explains {least:.0%} of the target's {which} of {event.targets}, "
+                f"and {why}. A mean squared error of about {number(event.floor)} remains, whatever the training.",
+                "regress what the input determines, add the input that is missing, or predict a distribution",
+                related=distinct(event.site, (world.module(event.module).site,)),
+                evidence={
+                    "rows": event.rows,
+                    "explained": [round(v, 3) for v in event.explained],
+                    "between_nearest_rows": [round(v, 3) for v in event.apart],
+                    "input_from_target": round(event.inverse, 4),
+                    "without_these_columns": round(event.without, 4),
+                    "floor": event.floor,
+                },
+                subject=world.module_name(event.module),
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    return None if state.walked else "no comparison of a prediction with a target was seen"

@@ -1,0 +1,92 @@
+"""Whether one table of numbers is a function of another: near rows, and a smooth function tried on held-out rows.
+
+Plain numpy on a few hundred rows; draws nothing from the program's generators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ROWS = 360  # of a table that is fitted
+NEAR_ROWS = 1000  # of a table whose nearest rows are looked up
+CLOSEST = 0.1  # share of the rows with the nearest neighbours
+NEAR = 0.15  # distance of such neighbours, in standard deviations a column
+_WIDTHS = (1.0, 2.0, 4.0)  # of the kernel, in standard deviations
+_RIDGES = (1e-8, 1e-4, 1e-2, 1e-1, 1.0)
+_BRANCH_SAME, _BRANCH_APART, _BRANCH_SHARE, _BRANCH_BETWEEN = 0.05, 0.5, 0.3, 0.2
+_DISTINCT = 20  # values of a column that counts as continuous
+
+Table = Any  # [N, columns] in float64
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What stands between the nearest rows.  `apart`: share of each target column's variance that does; `branches`:
+    the nearest rows either agree or lie far apart; `close`: they are near enough to say anything."""
+
+    apart: tuple[float, ...]
+    branches: tuple[bool, ...]
+    close: bool
+
+
+def scaled(table: Table) -> Table:
+    """Columns of mean 0 and deviation 1; those that do not vary are left out.  [N, columns that vary]"""
+    spread = table.std(0)
+    varies = spread > 1e-9 * (1.0 + np.abs(table).max(0))
+    return (table[:, varies] - table[:, varies].mean(0)) / spread[varies]
+
+
+def distances(x: Table, y: Table) -> Table:
+    """Squared distances between the rows of two tables.  [N, M]"""
+    found = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2.0 * x @ y.T
+    return np.maximum(found, 0.0)
+
+
+def near(x: Table, y: Table) -> Near:
+    """Compare the targets `y` of rows whose inputs `x` are nearest.  Both scaled; y keeps its columns."""
+    x, y = x[:NEAR_ROWS], y[:NEAR_ROWS]
+    table = distances(x, x)
+    np.fill_diagonal(table, np.inf)
+    other = table.argmin(1)
+    gap = table[np.arange(len(x)), other]
+    chosen = np.argsort(gap)[: max(20, int(CLOSEST * len(x)))]
+    close = bool(gap[chosen].max() <= NEAR**2 * x.shape[1])
+    step = y[chosen] - y[other[chosen]]
+    apart = (step**2).mean(0) / 2.0
+    size = np.abs(step)
+    same, far = (size < _BRANCH_SAME).mean(0), (size > _BRANCH_APART).mean(0)
+    discrete = np.array([len(np.unique(column)) <= _DISTINCT for column in y.T])
+    two = (same > _BRANCH_SHARE) & (far > _BRANCH_SHARE) & (1.0 - same - far < _BRANCH_BETWEEN) & ~discrete
+    return Near(tuple(float(v) for v in apart), tuple(bool(v) for v in two), close)
+
+
+def explained(x: Table, y: Table) -> tuple[float, ...]:
+    """Share of the variance of each column of `y` that a smooth function of `x` explains on held-out rows.
+
+    Kernel ridge regression; the best of a few widths and ridges for each column.  0 when there is no input.
+    """
+    x, y = x[:ROWS], y[:ROWS]
+    if not x.shape[1]:
+        return tuple(0.0 for _ in y.T)
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(x))
+    cut = int(0.75 * len(x))
+    fit, held = order[:cut], order[cut:]
+    base = y[fit].mean(0)
+    table = distances(x, x)
+    best = np.zeros(y.shape[1])
+    spread = np.maximum(((y[held] - base) ** 2).mean(0), 1e-12)
+    for width in _WIDTHS:
+        kernel = np.exp(-table / (2.0 * width**2 * x.shape[1]))
+        values, vectors = np.linalg.eigh(kernel[np.ix_(fit, fit)])
+        across = kernel[np.ix_(held, fit)] @ vectors
+        weights = vectors.T @ (y[fit] - base)
+        for ridge in _RIDGES:
+            guess = across @ (weights / np.maximum(values + ridge, 1e-12)[:, None]) + base
+            best = np.maximum(best, 1.0 - ((guess - y[held]) ** 2).mean(0) / spread)
+    return tuple(float(v) for v in best)
+
+
+__all__ = ["NEAR_ROWS", "ROWS", "Near", "distances", "explained", "near", "scaled"]

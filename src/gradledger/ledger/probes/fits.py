@@ -1,0 +1,199 @@
+"""Regressions on small tables: rows of input and target as they are trained on, and whether one follows from the other.
+
+Rows are collected in the watched iterations, up to a few hundred for each line that compares; the numbers are worked
+out once, when there are enough or when the run ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradledger.core.events import TargetExplained
+from gradledger.core.site import Site
+from gradledger.ledger import _regress
+from gradledger.ledger._operations import Call, Op, Value
+from gradledger.ledger._patch import Undo
+from gradledger.ledger._session import Session
+
+COLUMNS = 12  # of input or target, at most
+ENOUGH = _regress.NEAR_ROWS
+LEAST = 200
+BATCHES = 200
+SPOTS = 4
+APART = 0.1  # from here on a function of the input is tried
+EXPLAINED = 0.85  # a target column below this is not explained
+_LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub"})
+_VISITS = 400
+
+
+@dataclass
+class _Spot:
+    """One line that compares: rows so far; `unfit` when they are no tables of one width."""
+
+    site: Site
+    module: int
+    x: list[Any] = field(default_factory=list)
+    y: list[Any] = field(default_factory=list)
+    rows: int = 0
+    unfit: bool = False
+    told: bool = False
+
+
+def _table(tensor: torch.Tensor) -> Any:
+    """[B, columns] in float64; None when it is none, or too wide."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex():
+        return None
+    if tensor.dim() not in (1, 2) or (tensor.dim() == 2 and tensor.shape[1] > COLUMNS) or tensor.is_quantized:
+        return None
+    found = tensor.detach().to(torch.float64).numpy().reshape(tensor.shape[0], -1).copy()
+    return found if np.isfinite(found).all() else None
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.trace = session.trace
+        self.inputs: dict[int, Any] = {}
+        self.iteration = -1
+        self.spots: dict[tuple[str, int], _Spot] = {}
+
+    def called(self, call: Call, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Keep the inputs of this iteration's calls: tables, or None for anything else."""
+        if call.iteration != self.iteration:
+            self.iteration = call.iteration
+            self.inputs.clear()
+        if not self.trace.active or not call.grad_on or len(self.inputs) > 64:
+            return
+        tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+        if len(tensors) != len(inputs) or not tensors or any(t.requires_grad and not t.is_leaf for t in tensors):
+            if call.inputs_need_grad:
+                return  # a later part of a model: what it was given came from another call
+            self.inputs[call.number] = None
+            return
+        tables = [_table(t) for t in tensors]
+        fits = all(t is not None and len(t) == len(tables[0]) for t in tables)
+        self.inputs[call.number] = np.concatenate(tables, axis=1) if fits else None
+
+    def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
+        if op.name not in _LOSSES or op.in_forward or len(op.ins) != 2 or len(args) < 2 or not results[0].graph:
+            return
+        left, right = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
+        if left is None or right is None or left.graph == right.graph or left.shape != right.shape:
+            return
+        spot = self.spots.get(op.site.key())
+        if spot is None:
+            if len(self.spots) >= SPOTS:
+                return
+            spot = self.spots[op.site.key()] = _Spot(op.site, -1)
+        if spot.unfit or spot.told or len(spot.x) >= BATCHES:
+            return
+        prediction, target = (left, right) if left.graph else (right, left)
+        tensor = args[1] if left.graph else args[0]
+        calls, _ = self._calls(prediction.token)
+        made, depends = self._calls(target.token)
+        x = self._input(calls)
+        y = _table(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else None
+        same = (
+            x is not None
+            and y is not None
+            and len(x) == len(y)
+            and (not spot.x or (spot.x[0].shape[1], spot.y[0].shape[1]) == (x.shape[1], y.shape[1]))
+        )
+        if made or depends or not same:  # a target that comes from a model is another matter
+            spot.unfit = True
+            spot.x.clear()
+            spot.y.clear()
+            return
+        spot.module = calls[0].module
+        spot.x.append(x)
+        spot.y.append(y)
+        spot.rows += len(x)
+        if spot.rows >= ENOUGH:
+            self._judge(spot)
+
+    def _calls(self, token: int) -> tuple[list[Call], bool]:
+        """Calls of this iteration below a value, nearest first, and whether it depends on a parameter."""
+        found: dict[int, Call] = {}
+        queue, seen, depends = [token], {token}, False
+        while queue and len(seen) < _VISITS:
+            value = self.trace.values.get(queue.pop(0))
+            if value is None:
+                continue
+            depends = depends or value.is_parameter
+            if value.call is not None and value.iteration == self.session.recorder.iteration:
+                found.setdefault(value.call.number, value.call)
+            for t in value.op.ins if value.op is not None else ():
+                if t not in seen:
+                    seen.add(t)
+                    queue.append(t)
+        return list(found.values()), depends
+
+    def _input(self, calls: list[Call]) -> Any:
+        """What all calls together were given; None when some of it is no small table."""
+        given = [self.inputs[c.number] for c in calls if c.number in self.inputs]
+        if not given or any(g is None or len(g) != len(given[0]) for g in given):
+            return None
+        together = np.concatenate(given, axis=1)
+        return together if together.shape[1] <= COLUMNS else None
+
+    def _judge(self, spot: _Spot) -> None:
+        spot.told = True
+        x, y = np.concatenate(spot.x), np.concatenate(spot.y)
+        spot.x.clear()
+        spot.y.clear()
+        rows = np.unique(np.concatenate([x, y], axis=1), axis=0, return_index=True)[1]
+        rows = np.sort(rows)
+        x, y = x[rows], y[rows]
+        units = y.std(0)
+        varies = units > 1e-9 * (1.0 + np.abs(y).max(0))
+        a, b = _regress.scaled(x), _regress.scaled(y)
+        if len(rows) < LEAST or not a.shape[1] or not b.shape[1]:
+            return
+        near = _regress.near(a, b)
+        if not near.close or max(near.apart) < APART:
+            return
+        mine = _regress.explained(a, b)
+        bad = np.array([share < EXPLAINED for share in mine])
+        if not bad.any():
+            return
+        back = min(_regress.explained(b, a))
+        without = min(_regress.explained(b[:, ~bad], a)) if back > EXPLAINED else 0.0
+        remains = (1.0 - np.minimum(np.array(mine), 1.0)) * units[varies] ** 2
+        self.session.recorder.emit(
+            TargetExplained,
+            spot.site,
+            module=spot.module,
+            rows=len(rows),
+            inputs=a.shape[1],
+            targets=b.shape[1],
+            explained=tuple(round(v, 4) for v in mine),
+            apart=tuple(round(v, 4) for v in near.apart),
+            inverse=round(back, 5),
+            without=round(without, 5),
+            branches=near.branches,
+            floor=float(remains.sum() / y.shape[1]),
+        )
+
+    def end(self) -> None:
+        """The run is over: what was collected is judged."""
+        for spot in self.spots.values():
+            if not spot.told and not spot.unfit and spot.rows >= LEAST:
+                self._judge(spot)
+
+
+def install(session: Session) -> Undo:
+    """Listen to calls and to operations that compare."""
+    probe = _Probe(session)
+    session.at_call.append(probe.called)
+    session.trace.listeners.op.append(probe.op_seen)
+    session.at_end.append(probe.end)
+
+    def undo() -> None:
+        session.at_call.remove(probe.called)
+        session.trace.listeners.op.remove(probe.op_seen)
+
+    return undo

@@ -1,0 +1,301 @@
+"""Padded positions of sequences: do they reach a walked loss, and over what is a masked loss averaged?
+
+Where the padding lies is read from values (see `_padding`); whether it counts is read from the gradient that each
+position of the comparison receives in the program's own reverse pass, which sees every way of masking alike.  Only the
+first watched iterations are looked at, and a program without padding is left alone after a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import rnn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gradledger.core.events import PaddingAveraged, PaddingCounted
+from gradledger.core.site import Site
+from gradledger.ledger._identity import Ref
+from gradledger.ledger._masked import Masked
+from gradledger.ledger._naming import LOSSES, VIEWS
+from gradledger.ledger._often import Often
+from gradledger.ledger._operations import Op, Value
+from gradledger.ledger._padding import Lengths, array_of, constant_beyond, lengths_of, lengths_of_mask
+from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._session import Session
+
+ITERATIONS = 60  # watched ones that are looked at
+PATIENCE = 8  # iterations without any padding after which the probe rests
+LOOKS = 48  # tensors of one iteration
+_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """Something that says where the padding is.  `told_by`: see `PaddingCounted`; `same`: digest of its values."""
+
+    lengths: Lengths
+    told_by: str
+    same: int
+    tensor: Ref[torch.Tensor] | None = None
+
+    @property
+    def stands(self) -> bool:
+        """A mask that was only there to build the target says nothing about the loss: it is gone by then."""
+        return self.told_by != "mask" or self.tensor is None or self.tensor() is not None
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.trace = session.trace
+        self.iteration = -1
+        self.iterations = self.barren = self.looks = 0
+        self.looked: set[int] = set()
+        self.witnesses: list[_Witness] = []
+        self.counts: list[tuple[int, ...]] = []
+        self.often = Often()
+        self.masked = Masked(self.trace)
+        self.hooks: list[Any] = []
+
+    @property
+    def resting(self) -> bool:
+        return self.iterations > ITERATIONS or self.barren >= PATIENCE or not self.trace.active
+
+    # ------------------------------------------------------------------ what says where the padding is
+
+    def _begin(self) -> None:
+        if self.recorder.iteration == self.iteration:
+            return
+        self.iteration = self.recorder.iteration
+        self.iterations += 1
+        self.barren = 0 if self.witnesses else self.barren + 1
+        self.looks = 0
+        self.witnesses.clear()
+        self.counts.clear()
+        self.looked.clear()
+        self.masked.clear()
+        self._unhook()
+
+    def look(self, tensor: torch.Tensor, told_by: str = "input") -> None:
+        """Take a graph-free tensor for a witness, if it is one."""
+        if tensor.requires_grad or tensor.dim() == 0 or tensor.shape[0] < 2 or isinstance(tensor, torch.nn.Parameter):
+            return
+        token = self.trace.token_of(tensor)
+        values = array_of(tensor) if token not in self.looked else None
+        if values is None:
+            return
+        self.looked.add(token)
+        if values.ndim == 1:
+            if values.dtype.kind in "iu" and len(values) >= 4:
+                self.counts.append(tuple(int(v) for v in values))
+            return
+        for turned in (values, values.swapaxes(0, 1)):
+            for found, how in (
+                (lengths_of_mask(turned, True), "mask"),
+                (lengths_of_mask(turned, False), "mask"),
+                (lengths_of(turned), told_by),
+            ):
+                if found is not None:
+                    self.witnesses.append(_Witness(found, how, hash(turned.tobytes()), Ref(tensor)))
+
+    # ------------------------------------------------------------------ operations
+
+    def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
+        if self.trace.reversing or self.resting:
+            return
+        self._begin()
+        if self.looks < LOOKS and op.name != "setitem":  # which fills a batch row by row
+            for tensor in (*args, *outs):
+                if type(tensor) is torch.Tensor and tensor.dim() > 1 and not tensor.requires_grad:
+                    self.looks += 1
+                    self.look(tensor)
+        self.masked.follow(op, results, args)
+        if len(op.ins) == 2 and len(args) >= 2 and results[0].graph and (op.name in LOSSES or op.name == "sub"):
+            self._compared(op, args, outs[0])
+
+    def _compared(self, op: Op, args: Any, out: torch.Tensor) -> None:
+        left, right = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
+        if left is None or right is None or left.graph == right.graph:
+            return
+        target, tensor = (right, args[1]) if left.graph else (left, args[0])
+        prediction = args[0] if left.graph else args[1]
+        if op.name not in _CLASSES and tuple(tensor.shape) != tuple(prediction.shape):
+            return
+        values = array_of(tensor)
+        if values is None:
+            return
+        values = self._unfolded(target, values)
+        for turned, swapped in ((values, False), (values.swapaxes(0, 1) if values.ndim > 1 else None, True)):
+            witness = self._witness(turned) if turned is not None else None
+            if witness is None:
+                continue
+            if op.name in _CLASSES and _ignored(op) == witness.lengths.value:
+                return
+            self._follow(op, witness, swapped, values.shape, out, prediction, tensor)
+            return
+
+    def _unfolded(self, value: Value, values: Any) -> Any:
+        """The target in the shape that it had before it was flattened."""
+        for _ in range(6):
+            op = value.op
+            if op is None or op.name not in VIEWS or not op.ins:
+                break
+            below = self.trace.values.get(op.ins[0])
+            if below is None or np.prod(below.shape) != values.size or len(below.shape) < len(value.shape):
+                break
+            if op.name in ("view", "reshape", "flatten", "ravel", "contiguous", "squeeze", "unflatten", "view_as"):
+                value = below
+                values = values.reshape(below.shape)
+            else:
+                break
+        return values
+
+    def _witness(self, values: Any) -> _Witness | None:
+        """What says where this target is padded; None when nothing does."""
+        if values.ndim < 2:
+            return None
+        own = lengths_of(values)
+        same = hash(values.tobytes())
+        for witness in (w for w in self.witnesses if w.stands):
+            lengths = witness.lengths
+            if own is not None and own.rows in self.counts:
+                return _Witness(own, "lengths", same)
+            if witness.same == same and witness.told_by == "input":
+                continue  # the very values that are the target
+            if own is not None and own.agrees(lengths):
+                return _Witness(own, witness.told_by, same)
+            if constant_beyond(values, lengths):
+                return witness
+        return None
+
+    # ------------------------------------------------------------------ does it count?
+
+    def _follow(
+        self,
+        op: Op,
+        witness: _Witness,
+        swapped: bool,
+        shape: tuple[int, ...],
+        out: torch.Tensor,
+        prediction: torch.Tensor,
+        target: torch.Tensor,
+    ) -> None:
+        node = out.grad_fn
+        if node is None or len(self.hooks) > 16:
+            return
+        pad = witness.lengths.mask()
+        pad = pad.T if swapped else pad
+        if out.dim() == 0:
+            if prediction.shape == target.shape and op.name not in _CLASSES:
+                step = array_of(prediction), array_of(target)
+                if step[0] is None or not (step[0] != step[1]).reshape((*pad.shape, -1))[pad].any():
+                    return  # both are zero there
+        elif out.numel() % pad.size or tuple(out.shape)[:1] not in ((pad.shape[0],), (pad.size,)):
+            return
+        number, site, name = out.output_nr, op.site, op.name
+
+        def walked(gradients: Any) -> None:
+            with self.recorder.guard("padding"):
+                given = gradients[number] if len(gradients) > number else None
+                if self.recorder.enabled and given is not None:
+                    self._counts(name, site, witness, pad, array_of(given))
+
+        self.hooks.append(node.register_prehook(walked))
+
+    def _counts(self, name: str, site: Site, witness: _Witness, pad: Any, gradient: Any) -> None:
+        if gradient is None:
+            return
+        pulled: float | None = None
+        if gradient.ndim:
+            size = np.abs(gradient.astype(np.float64)).reshape((*pad.shape, -1)).sum(-1)
+            if not size[pad].size or (size[pad] > 0).mean() < 0.5:
+                return
+            pulled = float(size[pad].sum() / size.sum())
+        if self.often.worth_telling(("counted", site.key())):
+            self.recorder.emit(
+                PaddingCounted,
+                site,
+                op=name,
+                rows=len(witness.lengths.rows),
+                steps=witness.lengths.steps,
+                padded=round(witness.lengths.share, 4),
+                pulled=None if pulled is None else round(pulled, 4),
+                value=witness.lengths.value,
+                told_by=witness.told_by,
+            )
+
+    def root(self, root: torch.Tensor, site: Site) -> None:
+        """A reverse pass from `root` is complete."""
+        self._unhook()
+        if self.resting:
+            return
+        found = self.masked.average(self.trace.token_of(root))
+        if found is not None and self.often.worth_telling(("averaged", found.site.key()), first=6):
+            self.recorder.emit(
+                PaddingAveraged,
+                found.site,
+                op=found.op,
+                rows=len(found.lengths.rows),
+                steps=found.lengths.steps,
+                kept=round(1.0 - found.lengths.share, 4),
+                mask_site=found.mask_site,
+            )
+
+    def _unhook(self) -> None:
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    # ------------------------------------------------------------------ batches and helpers of torch
+
+    def came(self, before: Any, batch: Any, args: Any, kwargs: Any) -> None:
+        self._begin()
+        for tensor in _tensors(batch):
+            self.look(tensor)
+
+    def padded(self, before: Any, result: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(result, torch.Tensor) and not result.requires_grad:
+            self._begin()
+            self.looked.discard(self.trace.token_of(result))
+            self.look(result, "pad_sequence")
+
+
+def _ignored(op: Op) -> float:
+    given = op.options.get("ignore_index")
+    if given is None:
+        numbers = [a for a in op.options.get("_args", ()) if isinstance(a, int) and not isinstance(a, bool)]
+        given = numbers[0] if numbers else _IGNORED
+    return float(given)
+
+
+def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
+    if type(batch) is torch.Tensor:
+        return [batch]
+    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else []
+    return [t for part in parts[:8] for t in _tensors(part, depth + 1)] if depth < 3 else []
+
+
+def install(session: Session) -> Undo:
+    """Listen to operations, batches, and reverse passes."""
+    probe = _Probe(session)
+    session.trace.listeners.made.append(probe.made)
+    session.at_root.append(probe.root)
+
+    def skip(args: Any, kwargs: Any) -> bool:
+        return probe.resting
+
+    def undo() -> None:
+        session.trace.listeners.made.remove(probe.made)
+        session.at_root.remove(probe.root)
+        probe._unhook()
+
+    watched: list[Callable[[], None]] = [
+        observe(session.recorder, _BaseDataLoaderIter, "__next__", after=probe.came, skip=skip),
+        observe(session.recorder, rnn, "pad_sequence", after=probe.padded, skip=skip),
+    ]
+    return together(undo, *watched)
