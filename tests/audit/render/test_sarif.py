@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sarif_structure import problems
 
 from gradledger.audit.render import sarif

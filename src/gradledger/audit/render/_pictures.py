@@ -17,19 +17,19 @@ MOST_MARKS = 30  # in one picture
 MOST_GROUPS = 16
 MOST_ROWS = 60
 
-Section = tuple[str, str, Raw | None]
+Section = tuple[str, str, str, Raw | None]
 
 
 def sections(story: Story | None) -> list[Section]:
-    """(name, title, body) of every part that there is something to show of."""
+    """(name, short title, title, body) of every part that there is something to show of."""
     if story is None:
         return []
     return [
-        ("life", "The life of gradients", _lives(story)),
-        ("flow", "Where gradients flow, and where they stop", _flow(story.flow)),
-        ("curves", "Losses and rates", _curves(story)),
-        ("norms", "Sizes by module", _norms(story)),
-        ("watched", "What was watched", _watched(story)),
+        ("life", "Life of gradients", "The life of gradients", _lives(story)),
+        ("flow", "Flow", "Where gradients flow, and where they stop", _flow(story.flow)),
+        ("curves", "Curves", "Losses and rates", _curves(story)),
+        ("norms", "Sizes", "Sizes by module", _norms(story)),
+        ("watched", "Watched", "What was watched", _watched(story)),
     ]
 
 
@@ -83,7 +83,7 @@ def _lives(story: Story) -> Raw | None:
     if not lanes:
         return None
     parts = []
-    for lane in lanes[:MOST_GROUPS]:
+    for index, lane in enumerate(lanes[:MOST_GROUPS]):
         bins = lane.states.bins()
         span = f"iterations {bins[0][0]} to {bins[-1][0] + lane.states.width - 1}" if bins else "no step"
         first = _window(lane, sorted(lane.iterations))[:3]
@@ -95,11 +95,18 @@ def _lives(story: Story) -> Raw | None:
                 el("h3", lane.label, el("span", f" · {lane.tensors} tensors", class_="muted small")),
                 el("p", f"All steps, {span}: {totals(lane.states) or 'none'}", class_="small muted"),
                 strip(lane),
-                el("details", el("summary", "The first iterations, mark by mark", class_="small"), marks, _key()),
+                el(
+                    "details",
+                    el("summary", "The first iterations, mark by mark", class_="small"),
+                    marks,
+                    _key(),
+                    open=index == 0,
+                ),
                 class_="panel",
             )
         )
-    legend = el("ul", [el("li", el("span", class_=f"key s-{w}"), text) for w, text in WORDS.items()], class_="legend")
+    words = {**WORDS, "unseen": "like those before it, told by sample"}
+    legend = el("ul", [el("li", el("span", class_=f"key s-{w}"), text) for w, text in words.items()], class_="legend")
     more = el("p", f"and {len(lanes) - MOST_GROUPS} more groups") if len(lanes) > MOST_GROUPS else None
     return join(parts, more, legend)
 

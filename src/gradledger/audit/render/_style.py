@@ -30,6 +30,8 @@ header.top{padding:24px 0 12px}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 6px;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:0 0 10px;padding-top:8px}
 h3{font-size:1.02rem;margin:0;overflow-wrap:anywhere}
+.panel>.facts:first-child{margin-top:0}.panel>p{margin-top:8px}.panel>p:first-child{margin-top:0}
+.panel>h3:not(:first-child){margin-top:16px;margin-bottom:4px}.life{margin:0 0 12px}
 h4{font-size:.95rem;margin:14px 0 4px}
 p{margin:0 0 8px}ul{margin:0 0 8px;padding-left:1.2em}
 .muted{color:var(--muted)}.bad{color:var(--error)}.small{font-size:.875rem}
@@ -69,6 +71,7 @@ pre{margin:0;white-space:pre}
 .fix .add{background:var(--add)}.fix .del{background:var(--del)}
 pre.say{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--code);border-radius:8px;padding:8px 10px}
 dl.kv{display:grid;grid-template-columns:minmax(7em,max-content) minmax(0,1fr);gap:2px 14px;margin:0}
+@media(max-width:640px){dl.kv{grid-template-columns:minmax(0,2fr) minmax(0,3fr)}}
 dl.kv dt{color:var(--muted)}dl.kv dd{margin:0;overflow-wrap:anywhere}
 figure{margin:0}figcaption{font-size:.9rem;font-weight:600;margin-bottom:4px}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px}
@@ -81,7 +84,9 @@ svg .t-rule,svg .axis{stroke:var(--rule);stroke-width:1}svg .t-base{stroke:var(-
 .c-new,.s-fresh{fill:var(--new)}.c-old,.s-old{fill:var(--old)}.s-several{fill:var(--several)}
 .s-empty{fill:var(--empty)}.c-none{fill:none;stroke:var(--empty);stroke-dasharray:3 3}
 .c-hatch{stroke:var(--panel);stroke-width:1.6;fill:none}
-.strip{display:block;width:100%;height:28px;border-radius:4px}
+.strip{shape-rendering:crispEdges;display:block;width:100%;height:28px;border-radius:4px;
+background:var(--code);outline:1px solid var(--rule)}
+.key.s-unseen{background:var(--code);outline:1px solid var(--rule)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin:6px 0 0;font-size:.85rem;
 color:var(--muted)}
 .legend li{overflow-wrap:anywhere}

@@ -13,7 +13,7 @@ from gradledger.audit.story import Lane, Mark
 
 COLUMN, GAP = 52, 14  # of one mark; between iterations
 CELL, PITCH, MOST_CELLS = 12, 14, 6
-BASE = 30 + MOST_CELLS * PITCH  # where stacks stand
+TOP = 30  # above the highest stack
 WORDS = {
     "fresh": "step used one pass",
     "several": "step used several passes, none used before",
@@ -25,6 +25,8 @@ WORDS = {
 def timeline(lane: Lane, iterations: Sequence[int], marked: set[tuple[str, int]]) -> Raw:
     """What stands in the gradients of a lane, mark by mark; lines in `marked` are set in bold."""
     x = 8
+    highest = max((min(m.standing, MOST_CELLS) for i in iterations for m in lane.iterations[i]), default=1)
+    base = TOP + max(highest, 2) * PITCH  # where stacks stand
     parts: list[Raw] = []
     for iteration in iterations:
         marks = lane.iterations[iteration]
@@ -32,37 +34,36 @@ def timeline(lane: Lane, iterations: Sequence[int], marked: set[tuple[str, int]]
         parts.append(el("text", f"iteration {iteration}", x=x, y=14, class_="t-head"))
         parts.append(el("line", x1=x, x2=x + width - 6, y1=20, y2=20, class_="t-rule"))
         for position, mark in enumerate(marks):
-            parts.append(_mark(mark, x + position * COLUMN, mark.site.key() in marked))
+            parts.append(_mark(mark, x + position * COLUMN, base, mark.site.key() in marked))
         x += width + GAP
     width = max(x - GAP + 8, 120)
-    parts.append(el("line", x1=4, x2=width - 4, y1=BASE + 1, y2=BASE + 1, class_="t-base"))
+    parts.append(el("line", x1=4, x2=width - 4, y1=base + 1, y2=base + 1, class_="t-base"))
     label = f"{lane.label}: " + "; ".join(
         f"iteration {i}: " + ", ".join(_words(m) for m in lane.iterations[i]) for i in iterations
     )
-    height = BASE + 36
+    height = base + 36
     return el(
         "svg", parts, viewBox=f"0 0 {width} {height}", width=width, height=height, role="img", aria_label=label
     )  # fmt: skip
 
 
-def _mark(mark: Mark, x: int, bold: bool) -> Raw:
+def _mark(mark: Mark, x: int, base: int, bold: bool) -> Raw:
     parts: list[Raw] = []
     shown = min(mark.standing, MOST_CELLS)
     for level in range(shown):
         old = level < mark.old
-        y = BASE - (level + 1) * PITCH + 2
+        y = base - (level + 1) * PITCH + 2
         parts.append(el("rect", x=x + 10, y=y, width=CELL + 8, height=CELL, rx=2, class_="c-old" if old else "c-new"))
         if old:
             parts.append(el("path", d=f"M{x + 12} {y + CELL - 2}l8 -8M{x + 19} {y + CELL - 2}l8 -8", class_="c-hatch"))
     if mark.standing > MOST_CELLS:
-        parts.append(el("text", f"{mark.standing}", x=x + 33, y=BASE - (shown - 1) * PITCH - 3, class_="t-small"))
+        parts.append(el("text", f"{mark.standing}", x=x + 33, y=base - (shown - 1) * PITCH - 3, class_="t-small"))
     if mark.standing == 0:
-        parts.append(el("rect", x=x + 10, y=BASE - PITCH + 2, width=CELL + 8, height=CELL, rx=2, class_="c-none"))
+        parts.append(el("rect", x=x + 10, y=base - PITCH + 2, width=CELL + 8, height=CELL, rx=2, class_="c-none"))
     strong = " t-bold" if bold else ""
-    what = mark.what if mark.share > 0 or mark.what == "step" else "no-op"
-    parts.append(el("text", what, x=x + 20, y=BASE + 15, class_=f"t-mark t-{mark.what}{strong}"))
+    parts.append(el("text", mark.what, x=x + 20, y=base + 15, class_=f"t-mark t-{mark.what}{strong}"))
     line = f"line {mark.site.line}" if mark.site.file else "unseen"
-    parts.append(el("text", line, x=x + 20, y=BASE + 29, class_=f"t-small{strong}"))
+    parts.append(el("text", line, x=x + 20, y=base + 29, class_=f"t-small{strong}"))
     return el("g", el("title", _words(mark)), parts)
 
 
@@ -72,6 +73,8 @@ def _words(mark: Mark) -> str:
     if mark.what == "step":
         stands = f"{mark.standing} contribution{'s' if mark.standing != 1 else ''}"
         return f"step{at} uses {stands}" + (f", {mark.old} of them used before" if mark.old else "") + part
+    if mark.what == "clear" and mark.share == 0:
+        return f"clear{at} finds nothing to clear"
     return f"{mark.what}{at}{part}, {mark.standing} standing"
 
 
@@ -131,7 +134,7 @@ def chart(title: str, lines: Sequence[tuple[str, Curve]], *, log: bool = False) 
         bottom, top = bottom - 0.5, top + 0.5
     first = min(points[0][0] for _, points in drawn if points)
     last = max(points[-1][0] for _, points in drawn if points)
-    width, height, left, right, up, down = 340, 150, 52, 8, 8, 22
+    width, height, left, right, up, down = 340, 150, 64, 8, 8, 22
 
     def at_x(iteration: float) -> float:
         return left + (width - left - right) * (iteration - first) / max(last - first, 1)

@@ -42,16 +42,16 @@ WORDS = {"error": "error", "warning": "warning", "info": "remark"}
 def render(report: Report, *, footer: Sequence[str] = ()) -> str:
     """An HTML document.  `footer`: further lines, such as where the run is kept."""
     sections = [
-        ("findings", "Findings", _findings(report)),
-        ("compared", "Compared with a good run", _compared(report)),
+        ("findings", "Findings", "Findings", _findings(report)),
+        ("compared", "Compared", "Compared with a good run", _compared(report)),
         *_pictures.sections(report.story),
-        ("coverage", "What was checked, and what could not be", _coverage(report)),
-        ("cost", "Cost and versions", _cost(report, footer)),
+        ("coverage", "Coverage", "What was checked, and what could not be", _coverage(report)),
+        ("cost", "Cost", "Cost and versions", _cost(report, footer)),
     ]
-    shown = [(name, title, body) for name, title, body in sections if body]
-    links = [el("li", el("a", title, href=f"#{name}")) for name, title, _ in shown]
+    shown = [section for section in sections if section[3]]
+    links = [el("li", el("a", short, href=f"#{name}")) for name, short, _, _ in shown]
     main = [el("section", el("h2", title, id=f"{name}-title"), body, id=name, aria_labelledby=f"{name}-title")
-            for name, title, body in shown]  # fmt: skip
+            for name, _, title, body in shown]  # fmt: skip
     head = el(
         "head",
         el("meta", charset="utf-8"),
@@ -217,11 +217,10 @@ def _fix(finding: Finding) -> Raw:
     fix = finding.fix.strip("\n")
     if not _is_code(fix):
         return el("p", prose(fix))
-    old = source_line(finding.site.file, finding.site.line)
-    indent = old[: len(old) - len(old.lstrip())]
-    new = textwrap.indent(textwrap.dedent(fix), indent).splitlines()
-    alike = difflib.SequenceMatcher(None, old.strip(), fix.strip().splitlines()[0]).ratio() >= 0.6
-    before = [el("span", f"- {old}", class_="del")] if alike and old.strip() != fix.strip() else []
+    old = source_line(finding.site.file, finding.site.line).strip()
+    new = textwrap.dedent(fix).splitlines()
+    alike = difflib.SequenceMatcher(None, old, fix.strip().splitlines()[0]).ratio() >= 0.6
+    before = [el("span", f"- {old}", class_="del")] if alike and old != fix.strip() else []
     after = [el("span", f"+ {line}", class_="add") for line in new]
     label = "the line as it should read" if before else "the line to write"
     return el(
