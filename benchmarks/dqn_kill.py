@@ -2,7 +2,7 @@
 
     python benchmarks/dqn_kill.py                       smoke preset on Pong: 20 kills, a full disk, torn checkpoints
     python benchmarks/dqn_kill.py --env CartPole-v1 --kills 6       the same, in a minute
-    python benchmarks/dqn_kill.py --json OUT.json --work FOLDER
+    python benchmarks/dqn_kill.py --options "--max-episode-steps 200" --json OUT.json
 
 One run is left alone. Others get SIGKILL at seeded moments spread over the whole run, every third one inside the
 writing of a checkpoint, and are resumed until they end (one that died before its first checkpoint starts anew). The
@@ -148,9 +148,10 @@ def facts(folder: Path) -> dict[str, Any]:
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+    episodes = folder / "episodes.csv"  # not there while no episode has ended
     return {
         "final.safetensors": (folder / "final.safetensors").read_bytes(),
-        "episodes.csv": (folder / "episodes.csv").read_bytes(),
+        "episodes.csv": episodes.read_bytes() if episodes.exists() else b"",
         "metrics.csv": rows,
         "counters": record["completed"],
         "evaluation": record["evaluation"],
