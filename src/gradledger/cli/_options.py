@@ -24,9 +24,11 @@ class Option:
     choices: tuple[str, ...] = ()
 
 
+FORMATS = ("text", "json", "md", "html", "sarif")
 OPTIONS: tuple[Option, ...] = (
-    Option("--format", "FORMAT", "Form of the report: text, json or md.", "text", ("text", "json", "md")),
+    Option("--format", "FORMAT", f"Form of the report: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", "text", FORMATS),
     Option("--output", "FILE", "Write the report to FILE; without it the report goes to standard error."),
+    Option("--open", "", "Show the report as a page in the browser too; the page is kept beside the recorded run."),
     Option(
         "--fail-on",
         "LEVEL",
@@ -40,6 +42,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "--replay", "RUN", "Judge a recorded run again: its folder, its name, or 'last'.  Runs nothing, needs no torch."
     ),
+    Option("--like", "RUN", "Compare with a stored good run of the same program (named as for --replay)."),
+    Option("--fail-on-difference", "", "With --like: exit with 4 when the program succeeded but a relation differs."),
     Option("--help", "", "Show this text."),
 )
 USAGE = "gradledger audit [options] (script.py | folder | -m package.module) [arguments of the program]"
@@ -47,7 +51,8 @@ USAGE = "gradledger audit [options] (script.py | folder | -m package.module) [ar
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`values`: option name -> text; `target`: the program (`module`: after -m); `rest`: its own arguments."""
+    """`values`: option name -> text ("yes" for a flag that was given); `target`: the program (`module`: after -m);
+    `rest`: its own arguments."""
 
     values: dict[str, str] = field(default_factory=dict)
     target: str = ""
@@ -61,12 +66,20 @@ class Arguments:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Split a command line.
+    """Split the command line of `gradledger audit`.
 
     Raises UsageError for an unknown option, a missing value, a word outside the choices, or no program at all.
     """
-    values = {o.name: o.default for o in OPTIONS}
-    known = {o.name: o for o in OPTIONS}
+    arguments = split(argv, OPTIONS, "gradledger audit")
+    if arguments.values["--fail-on-difference"] and not arguments.values["--like"] and not arguments.help:
+        raise wrong("--fail-on-difference without --like", "--like RUN, the run to compare with", "gradledger audit")
+    return arguments
+
+
+def split(argv: Sequence[str], options: Sequence[Option], verb: str) -> Arguments:
+    """Our options, then the program and what belongs to it.  Raises as `parse`."""
+    values = {o.name: o.default for o in options}
+    known = {o.name: o for o in options}
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -75,7 +88,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         if word.startswith("-m") and not word.startswith("--"):
             module = word[2:] or (words.pop(0) if words else "")
             if not module:
-                raise _wrong("-m without a module", "the name of a module after -m")
+                raise wrong("-m without a module", "the name of a module after -m", verb)
             return Arguments(values, module, True, tuple(words))
         if word == "--":
             if not words:
@@ -86,41 +99,49 @@ def parse(argv: Sequence[str]) -> Arguments:
         name, equals, value = word.partition("=")
         option = known.get(name)
         if option is None:
-            raise _wrong(word, f"one of {', '.join(known)}; options of the program come after its name")
+            raise wrong(word, f"one of {', '.join(known)}; options of the program come after its name", verb)
+        if not option.metavar:
+            if equals:
+                raise wrong(word, f"{name} alone: it takes no value", verb)
+            values[name] = "yes"
+            continue
         if not equals:
             if not words:
-                raise _wrong(f"{name} without a value", f"{name} {option.metavar}")
+                raise wrong(f"{name} without a value", f"{name} {option.metavar}", verb)
             value = words.pop(0)
         if option.choices and value not in option.choices:
-            raise _wrong(f"{name} {value}", f"{name} " + " or ".join(option.choices))
+            raise wrong(f"{name} {value}", f"{name} " + " or ".join(option.choices), verb)
         values[name] = value
-    if not values["--replay"]:
-        raise _wrong("no program", "a script, a folder with __main__.py, or -m package.module")
+    if not values.get("--replay"):
+        raise wrong("no program", "a script, a folder with __main__.py, or -m package.module", verb)
     return Arguments(values)
 
 
 def help_text() -> str:
     """The help of `gradledger audit`."""
-    lines = [
-        f"Usage: {USAGE}",
-        "",
-        "Run a program exactly as python would, and say where its gradients go astray.",
-        "",
-        "Options (before the program's name; what comes after it belongs to the program):",
-    ]
-    for option in OPTIONS:
-        head = f"  {option.name} {option.metavar}".ljust(20)
-        default = f"  [default: {option.default}]" if option.default else ""
-        lines += textwrap.wrap(option.help + default, 100, initial_indent=head, subsequent_indent=" " * 20)
-    lines += [
-        "",
-        "Exit code: the program's own; 3 when it succeeded but findings reach --fail-on; 2 when the audit could",
-        "not run.  A finding is accepted by a comment on its line: # gradledger: allow[GL-G01] reason",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _wrong(got: str, wanted: str) -> UsageError:
-    return UsageError(
-        got=got, wanted=wanted, where="gradledger audit", next_step="`gradledger audit --help` lists the options"
+    head = "Run a program exactly as python would, and say where its gradients go astray."
+    tail = (
+        "Exit code: the program's own; 3 when it succeeded but findings reach --fail-on; 4 when it succeeded, nothing "
+        "reached --fail-on, and --fail-on-difference found one; 2 when the audit could not run.  A finding is accepted "
+        "by a comment on its line: # gradledger: allow[GL-G01] reason"
     )
+    return help_of(USAGE, head, OPTIONS, tail)
+
+
+def help_of(usage: str, head: str, options: Sequence[Option], tail: str) -> str:
+    """The help of a verb that runs a program."""
+    lines = [f"Usage: {usage}", "", *textwrap.wrap(head, 100), ""]
+    lines.append("Options (before the program's name; what comes after it belongs to the program):")
+    for option in options:
+        name = f"  {option.name} {option.metavar}"
+        default = f"  [default: {option.default}]" if option.default else ""
+        if len(name) >= 20:
+            lines.append(name.rstrip())
+            name = ""
+        lines += textwrap.wrap(option.help + default, 100, initial_indent=name.ljust(20), subsequent_indent=" " * 20)
+    return "\n".join([*lines, "", *textwrap.wrap(tail, 100)]) + "\n"
+
+
+def wrong(got: str, wanted: str, verb: str) -> UsageError:
+    """An error of the command line."""
+    return UsageError(got=got, wanted=wanted, where=verb, next_step=f"`{verb} --help` lists the options")

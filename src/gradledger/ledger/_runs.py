@@ -52,10 +52,10 @@ def new_run(program: str, folder: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix="gradledger-")) / LEDGER
 
 
-def find_run(word: str) -> Path:
+def find_run(word: str, where: str = "--replay") -> Path:
     """The ledger that `word` names: a ledger file, a run folder, the name of a kept run, or "last".
 
-    Raises LedgerError when there is none.
+    `where`: what was being asked, for the error.  Raises LedgerError when there is none.
     """
     root = home()
     for path in (Path(word), root / word):
@@ -69,7 +69,7 @@ def find_run(word: str) -> Path:
     raise LedgerError(
         got=repr(word),
         wanted=f"a run folder, a {LEDGER}, the name of a run below {root}, or 'last'",
-        where="--replay",
+        where=where,
         next_step=f"kept runs: {', '.join(r.name for r in runs[-3:])}" if runs else "audit a program first",
     )
 

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from gradledger.audit.engine import audit as judge
-from gradledger.audit.report import Report
+from gradledger.audit.engine import Judge
+from gradledger.audit.report import Cost, Report
+from gradledger.cli._atomic import check_path, write_text
 from gradledger.cli._options import Arguments, help_text, parse
+from gradledger.cli._parts import Parts
 from gradledger.core.errors import GradledgerError
 from gradledger.ledger import _runs
 from gradledger.ledger._runner import Outcome, leave, resolve, run
@@ -20,6 +22,8 @@ SUMMARY = "Run a program under watch and report what is wrong with its gradients
 
 COULD_NOT_RUN = 2
 FINDINGS = 3
+DIFFERENT = 4
+PAGE = "report.html"
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -33,13 +37,15 @@ def main(argv: Sequence[str]) -> NoReturn:
         if arguments.values["--replay"]:
             sys.exit(_replay(arguments, stream))
         target = resolve(arguments.target, arguments.rest, module=arguments.module)
-        output = _output_path(arguments)
+        output = check_path(arguments.values["--output"] or None, "--output")
+        parts = _parts(arguments)
         program = Watch(
             program=target.name,
             argv=target.argv,
             select=arguments.codes("--select"),
             ignore=arguments.codes("--ignore"),
             store=_ledger_path(arguments, target.name, stream),
+            listeners=parts.listeners,
         )
     except GradledgerError as error:
         print(f"gradledger: {error}", file=stream)
@@ -49,24 +55,31 @@ def main(argv: Sequence[str]) -> NoReturn:
 
     def after(outcome: Outcome) -> None:
         try:
-            code[0] = _conclude(program, outcome, arguments, output, stream)
+            code[0] = _conclude(program, outcome, arguments, parts, output, stream)
         except Exception as error:  # the program has ended well or badly: its own exit code stands unless it was 0
-            _say(f"gradledger: the report failed: {type(error).__name__}: {error}\n", stream)
+            say(f"gradledger: the report failed: {type(error).__name__}: {error}\n", stream)
             code[0] = COULD_NOT_RUN if outcome.exit_code == 0 else None
 
-    outcome = run(target, before=program.start, after=after)
+    def before() -> None:
+        parts.begin()
+        program.start()
+
+    outcome = run(target, before=before, after=after)
     leave(outcome, code[0])
 
 
 def _conclude(
-    program: Watch, outcome: Outcome, arguments: Arguments, output: Path | None, stream: TextIO
+    program: Watch, outcome: Outcome, arguments: Arguments, parts: Parts, output: Path | None, stream: TextIO
 ) -> int | None:
     """Report; returns the exit code when it is not the program's own."""
     program.stop(End(outcome.exit_code, outcome.exception or "", outcome.message or "", outcome.sites))
     if outcome.watch_error:
-        _say(f"gradledger: the audit could not start:\n{outcome.watch_error}", stream)
+        say(f"gradledger: the audit could not start:\n{outcome.watch_error}", stream)
         return COULD_NOT_RUN if outcome.exit_code == 0 else None
-    report = program.report()
+    ledger = program.store if program.stored else None
+    stored = ledger.stat().st_size if ledger is not None and ledger.is_file() else 0
+    cost = Cost(parts.seconds(), stored, str(ledger.parent) if ledger is not None and stored else "")
+    report = parts.complete(program.report(), program.world, cost)
     footer = []
     if not outcome.watched:
         footer.append("the program never imported torch: there was nothing to watch")
@@ -77,13 +90,27 @@ def _conclude(
         footer.append(f"judge it again with: gradledger audit --replay {again}")
     elif program.store_problem:
         footer.append(program.store_problem)
-    _write(report, arguments.values["--format"], output, stream, footer)
-    if outcome.exit_code == 0 and outcome.signal is None and report.reaches(arguments.values["--fail-on"]):
+    _write(report, arguments, output, stream, footer)
+    _open(report, arguments, ledger, stream, footer)
+    return _verdict(report, arguments) if outcome.exit_code == 0 and outcome.signal is None else None
+
+
+def _verdict(report: Report, arguments: Arguments) -> int | None:
+    """Our exit code when the program succeeded; None when there is nothing to fail on."""
+    if report.reaches(arguments.values["--fail-on"]):
         return FINDINGS
-    return None
+    differs = report.comparison is not None and bool(report.comparison.differences)
+    return DIFFERENT if differs and arguments.values["--fail-on-difference"] else None
 
 
-def _say(document: str, stream: TextIO) -> None:
+def _parts(arguments: Arguments) -> Parts:
+    """What the report needs beyond the findings.  Raises LedgerError when the run to compare with cannot be read."""
+    like = arguments.values["--like"]
+    pictures = bool(arguments.values["--open"]) or arguments.values["--format"] == "html"
+    return Parts(pictures=pictures, like=_runs.find_run(like, "--like") if like else None)
+
+
+def say(document: str, stream: TextIO) -> None:
     """Write to standard error, also when the program has closed or replaced the stream of that name."""
     try:
         stream.write(document)
@@ -99,51 +126,59 @@ def _replay(arguments: Arguments, stream: TextIO) -> int:
     from gradledger.ledger._store import read, read_meta
 
     path = _runs.find_run(arguments.values["--replay"])
-    report = judge(
-        read(path),
-        select=arguments.codes("--select"),
-        ignore=arguments.codes("--ignore"),
-        sampled=read_meta(path).get("note", ""),
-    )
-    _write(report, arguments.values["--format"], _output_path(arguments), stream, [f"replayed: {path.parent}"])
-    return FINDINGS if report.reaches(arguments.values["--fail-on"]) else 0
+    output = check_path(arguments.values["--output"] or None, "--output")
+    parts = _parts(arguments)
+    judge = Judge(select=arguments.codes("--select"), ignore=arguments.codes("--ignore"), listeners=parts.listeners)
+    for event in read(path):
+        judge.put(event)
+    cost = Cost(0.0, path.stat().st_size, str(path.parent))
+    report = parts.complete(judge.finish(sampled=read_meta(path).get("note", "")), judge.world, cost)
+    footer = [f"replayed: {path.parent}"]
+    _write(report, arguments, output, stream, footer)
+    _open(report, arguments, path, stream, footer)
+    return _verdict(report, arguments) or 0
 
 
-def _write(report: Report, form: str, output: Path | None, stream: TextIO, footer: Sequence[str]) -> None:
-    from gradledger.audit.render import json, md, text  # not before the program runs: it pays for every import
+def _write(report: Report, arguments: Arguments, output: Path | None, stream: TextIO, footer: Sequence[str]) -> None:
+    from gradledger.audit.render import html, json, md, sarif, text  # not before the program runs: it pays for each
 
+    form = arguments.values["--format"]
     if form == "json":
         document = json.render(report)
     elif form == "md":
         document = md.render(report, footer=footer)
+    elif form == "html":
+        document = html.render(report, footer=footer)
+    elif form == "sarif":
+        document = sarif.render(report)
     elif output is None:
         document = text.compose(report, stream, footer=footer)
     else:
         document = text.render(report, footer=footer)
     if output is None:
-        _say(document, stream)
+        say(document, stream)
+    else:
+        write_text(output, document)
+
+
+def _open(report: Report, arguments: Arguments, ledger: Path | None, stream: TextIO, footer: Sequence[str]) -> None:
+    """Write the page and show it in the browser; a failure is told and changes nothing else."""
+    if not arguments.values["--open"]:
         return
-    partial = output.with_name(f".{output.name}.{os.getpid()}")  # a reader sees the whole report or none
+    import tempfile
+
+    from gradledger.audit.render import html
+    from gradledger.cli._browser import show
+
+    page = (ledger.parent if ledger is not None else Path(tempfile.mkdtemp(prefix="gradledger-"))) / PAGE
     try:
-        partial.write_text(document, encoding="utf-8")
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _output_path(arguments: Arguments) -> Path | None:
-    given = arguments.values["--output"]
-    if not given:
-        return None
-    path = Path(given).absolute()
-    if not path.parent.is_dir():
-        raise GradledgerError(
-            got=given,
-            wanted="a file in a folder that exists",
-            where="--output",
-            next_step=f"make the folder: mkdir -p {path.parent}",
-        )
-    return path
+        write_text(page, html.render(report, footer=footer))
+    except OSError as error:
+        say(f"gradledger: the page could not be written: {error}\n", stream)
+        return
+    problem = show(page)
+    told = f"not opened ({problem}); the page is" if problem else "opened:"
+    say(f"gradledger: {told} {page}\n", stream)
 
 
 def _ledger_path(arguments: Arguments, program: str, stream: TextIO) -> Path | None:
