@@ -31,7 +31,7 @@ from gradledger.core.site import NOWHERE, Frame
 
 if TYPE_CHECKING:
     from gradledger.ledger._session import Session
-    from gradledger.ledger._sink import SqliteSink, ThinSink
+    from gradledger.ledger._sink import PlainSink, SqliteSink, ThinSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Watch:
 
     `program`, `argv`: told in the report; `select`, `ignore`: rules by code, name or series letter; `store`: path of
     a new ledger file (None: nothing is written); `listeners`: called with each fact that the rules see, and the world
-    that has just taken it.
+    that has just taken it; `full`: iterations to be watched in full besides the sampled ones, and then every fact is
+    passed on, however alike its iteration is to others (nothing is stored).
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class Watch:
         ignore: Sequence[str] = (),
         store: Path | None = None,
         listeners: Sequence[Listener] = (),
+        full: range | None = None,
     ) -> None:
         self._program, self._argv = program, tuple(argv)
         self._judge = Judge(select=select, ignore=ignore, listeners=listeners)
         self.store = store
-        self._sink: SqliteSink | ThinSink | None = None
+        self._full = full
+        self._sink: SqliteSink | ThinSink | PlainSink | None = None
         self._session: Session | None = None
         self._store_problem = ""
         self._joined: Watch | None = None
@@ -94,6 +97,8 @@ class Watch:
 
         self._sink = self._open_sink()
         session = self._session = Session.open(self._sink)
+        if self._full is not None:
+            session.recorder.wanted = self._full
         session.recorder.emit(
             RunStarted,
             NOWHERE,
@@ -186,9 +191,11 @@ class Watch:
         else:
             self.stop(End(exit_code=1, exception=type(error).__qualname__, message=str(error)))
 
-    def _open_sink(self) -> SqliteSink | ThinSink:
-        from gradledger.ledger._sink import SqliteSink, ThinSink
+    def _open_sink(self) -> SqliteSink | ThinSink | PlainSink:
+        from gradledger.ledger._sink import PlainSink, SqliteSink, ThinSink
 
+        if self._full is not None:
+            return PlainSink(self._judge.put)
         if self.store is not None:
             try:
                 return SqliteSink(self.store, heard=self._judge.put)

@@ -1,6 +1,7 @@
 """The command line: verbs are the modules of `cli/commands/`.
 
-`audit` is started without typer: the process is about to belong to the program, and what we import is seen by it.
+`audit` and `gradflow` are started without typer: the process is about to belong to the program, and what we import is
+seen by it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ def entry() -> None:
         from gradledger.cli.commands.audit import main
 
         main(sys.argv[2:])
+    if len(sys.argv) > 1 and sys.argv[1] == "gradflow":
+        from gradledger.cli.commands.gradflow import main as gradflow
+
+        gradflow(sys.argv[2:])
     from gradledger.cli._app import build
 
     try:

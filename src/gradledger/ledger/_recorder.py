@@ -97,6 +97,7 @@ class Recorder:
         self.on_iteration: list[Callable[[int], None]] = []
         self.detail_allowed = True
         self.detail = True
+        self.wanted = range(0)  # iterations to be watched in full whatever the sampling says
         self._suspicion_until = -1
         self._phases: Counter[tuple[str, int]] = Counter()
         self._phase_calls_left = 0
@@ -413,6 +414,7 @@ class Recorder:
                 or self.iteration % (SAMPLE_EVERY if self.iteration < SAMPLE_LESS_AFTER else 5 * SAMPLE_EVERY)
                 < SAMPLE_LENGTH
                 or self.iteration <= self._suspicion_until
+                or self.iteration in self.wanted
                 or self._phase_calls_left > 0
             )
         )

@@ -37,6 +37,32 @@ class MemorySink:
         self.closed = True
 
 
+class PlainSink:
+    """Keeps nothing and leaves nothing out: hands each event to `heard` at once."""
+
+    def __init__(self, heard: Callable[[Event], None]) -> None:
+        self._heard = heard
+
+    def put(self, event: Event) -> None:
+        """Take one event."""
+        self._heard(event)
+
+    def settle(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """No more events will come."""
+
+    @property
+    def problem(self) -> str:
+        """Nothing is written, so nothing can fail."""
+        return ""
+
+    def note(self) -> str:
+        """Nothing was left out."""
+        return ""
+
+
 class ThinSink:
     """Keeps nothing: hands each event that a store would keep to `heard`."""
 
