@@ -224,8 +224,9 @@ class _Stopwatch:
 def _record(run: Run, setting: Setting, timings: dict[str, Timing]) -> dict[str, Any]:
     args = run.args
     shape = [args.batch, *([run.stack] if run.stack > 1 else []), *run.replay.spec.observation_shape]
-    per_tick = args.lanes / args.update_every
-    parts = timings["environment"].median + timings["acting"].median + timings["replay"].median
+    # What a tick is made of, measured apart; the lanes play while updates run, so a tick may take less.
+    shares = {"environment": 1.0, "acting": 1.0, "replay": 1.0}
+    shares |= dict.fromkeys(("batch", "update"), args.lanes / args.update_every)
     return {
         "engine": args.engine,
         "precision": args.precision,
@@ -245,8 +246,10 @@ def _record(run: Run, setting: Setting, timings: dict[str, Timing]) -> dict[str,
         "load": os.getloadavg(),
         "environment": run.lanes.settings,
         "timings_seconds": {part: asdict(timings[part]) for part in PARTS if part in timings},
-        # What a tick is made of, measured apart; the lanes play while updates run, so a tick may take less.
-        "tick_from_parts_seconds": parts + per_tick * (timings["batch"].median + timings["update"].median),
+        "tick_from_parts_seconds": {
+            "median": sum(share * timings[part].median for part, share in shares.items()),
+            "cpu_median": sum(share * timings[part].cpu_median for part, share in shares.items()),
+        },
         "env_steps_per_second": args.lanes / timings["tick"].median,
         "memory": {
             "process_peak_bytes": _machine.peak_bytes(),
@@ -306,12 +309,12 @@ def document(records: Sequence[dict[str, Any]], setting: Setting) -> dict[str, A
 def table(records: Sequence[dict[str, Any]]) -> str:
     """Medians and quartiles by part, at most 80 columns."""
     first = records[0]
-    args = first["args"]
+    args, setting = first["args"], first["configured"]
+    game = f"{args['env']}: {args['lanes']} lanes, batch {args['batch']}, n = {args['n_step']}"
+    machine = f"{first['hardware']['torch_threads']} thread(s) on {first['hardware']['device']}"
     lines = [
-        f"{args['env']}: {args['lanes']} lanes, batch {args['batch']}, an update every {args['update_every']} steps, "
-        f"n = {args['n_step']}",
-        f"{first['hardware']['torch_threads']} thread(s) on {first['hardware']['device']}, torch "
-        f"{first['versions']['torch']}, load {first['load'][0]:.1f}, {first['configured']['repeats']} calls each",
+        f"{game}, an update every {args['update_every']} steps",
+        f"{machine}, torch {first['versions']['torch']}, load {first['load'][0]:.1f}, {setting['repeats']} calls each",
     ]
     for part, what in PARTS.items():
         rows = [(one, one["timings_seconds"][part]) for one in records if part in one["timings_seconds"]]
