@@ -29,9 +29,10 @@ class Floor:
 
     floor: (A,) mean squared error left for each target, unit of the target squared, by the Gamma test: the mean over
     outputs is the floor of an MSE loss. For an angle: of its point on the unit circle, about rad^2 while it is small.
-    nearest: (A,) half the mean squared difference of nearest pairs, an upper bound (up to
-    chance) that needs no line. variance: (A,) of the targets. distance: of nearest pairs, in standard deviations of the inputs: where it is not small, the data
-    are too few to tell. duplicates: pairs of exactly equal inputs; contradictions: those with different targets.
+    nearest: (A,) half the mean squared difference of nearest pairs, an upper bound (up to chance) that needs no line.
+    variance: (A,) of the targets. distance: of nearest pairs, in standard deviations of the inputs: where it is not
+    small, the data are too few to tell. duplicates: pairs of exactly equal inputs; contradictions: those with
+    different targets.
     """
 
     floor: tuple[float, ...]

@@ -1,0 +1,104 @@
+"""A data set whose every sample is a function of (rng_seed, epoch, index), whatever process fetches it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from gradledger.data import philox
+from gradledger.data.groups import content_hash
+
+Randomness = Literal["none", "global", "generator"]
+Ticket = tuple[int, int]
+
+
+class Drawn(Protocol):
+    """A data set that takes its random numbers from the generator it is given."""
+
+    def __len__(self) -> int: ...
+
+    def draw(self, index: int, rng: np.random.Generator) -> Any:
+        """One sample; random numbers come from `rng` alone."""
+        ...
+
+
+class Sampled(Dataset[Any]):
+    """Fetches by ticket (epoch, index), which the sampler sends, so that persistent workers follow the epoch too.
+
+    With "generator", `dataset.draw(index, rng)` gets a generator of its own. With "global", the global streams of
+    `random`, `numpy.random` and torch (CPU) are set before `dataset[index]` and put back after it: nothing outside
+    sees that they were used. With "none", `dataset[index]` is called as it is.
+    """
+
+    def __init__(self, dataset: Any, rng_seed: int, randomness: Randomness) -> None:
+        self.dataset, self.rng_seed, self.randomness = dataset, rng_seed, randomness
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, ticket: Ticket) -> Any:
+        epoch, index = ticket
+        if self.randomness == "none":
+            return self.dataset[index]
+        if self.randomness == "generator":
+            return self.dataset.draw(index, philox.generator(self.rng_seed, epoch, index))
+        with SeededStreams(self.rng_seed, epoch, index):
+            return self.dataset[index]
+
+
+class SeededStreams:
+    """Sets the three global streams from (rng_seed, epoch, index); they are as before when the block ends.
+
+    torch's CUDA streams are left alone: a data set that draws on a device is not exact, see `docs/data.md`.
+    """
+
+    def __init__(self, rng_seed: int, epoch: int, index: int) -> None:
+        self._words = philox.bits(rng_seed, epoch, index).random_raw(3)
+
+    def __enter__(self) -> None:
+        self._before = (random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state())
+        python, numpy, torch_ = (int(word) for word in self._words)
+        random.seed(python)
+        np.random.seed(numpy % 2**32)
+        torch.default_generator.manual_seed(torch_ % 2**63)
+
+    def __exit__(self, *_: object) -> None:
+        python, numpy, torch_ = self._before
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(torch_)
+
+
+def unrepeatable(
+    dataset: Any, randomness: Randomness = "global", *, indices: list[int] | None = None, rng_seed: int = 0
+) -> list[str]:
+    """Samples that are no function of their ticket, each with what is wrong: [] for a data set that can be exact.
+
+    Each sample is fetched twice under one ticket, with another one and a harmless change in between: what comes out
+    different uses hidden randomness (the clock, `os.urandom`, a generator kept from call to call), or the first fetch
+    changed what the data set stores.
+
+    Args:
+        indices: which ones; eight spread over the data set when not given.
+    """
+    count = len(dataset)
+    asked = indices if indices is not None else sorted({round(at) for at in np.linspace(0, count - 1, min(8, count))})
+    tickets = Sampled(dataset, rng_seed, randomness)
+    found = []
+    for index in asked:
+        first = tickets[0, index]
+        kept = content_hash(first)
+        tickets[1, index]
+        second = content_hash(tickets[0, index])
+        if content_hash(first) != kept:
+            found.append(f"sample {index}: a later fetch changed a sample that was handed out: copy it first")
+        if second != kept:
+            found.append(
+                f"sample {index}: fetched twice under one ticket it differs: randomness that no seed reaches, or an "
+                f"item that was changed in place"
+            )
+    return found
