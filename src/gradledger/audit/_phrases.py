@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gradledger.core.events import Cut
 from gradledger.core.site import Site
 
-_WAYS = {
+WAYS = {
     "detach": "`.detach()`",
     "detach_": "`.detach_()`",
     "data": "`.data`",
@@ -40,7 +40,7 @@ def number(value: float | None) -> str:
 
 def way_out(cut: Cut | None) -> str:
     """How a value left the graph, in words a person would search for."""
-    return _WAYS.get(cut.how, f"`{cut.how}`") if cut is not None else "an operation without gradient"
+    return WAYS.get(cut.how, f"`{cut.how}`") if cut is not None else "an operation without gradient"
 
 
 def times(count: int, noun: str) -> str:

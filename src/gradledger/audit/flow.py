@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradledger.audit._phrases import way_out
+from gradledger.audit._phrases import WAYS, way_out
 from gradledger.audit.world import World
 from gradledger.core import events as ev
 from gradledger.core.site import NOWHERE, Site
@@ -209,6 +209,12 @@ def _row(
     )  # fmt: skip
 
 
+def _how(cut: ev.Cut) -> str:
+    """The way out in words; an operation that is none by itself had nothing to carry on."""
+    words = way_out(cut)
+    return words if cut.how in WAYS else f"{words} of values without graph"
+
+
 class _Causes:
     """Why parameters received nothing: from the most direct fact to the least."""
 
@@ -232,11 +238,11 @@ class _Causes:
         for term in event.terms:
             if term.cut is not None and (term.depends or not term.has_graph):
                 names = {self.world.module_name(r) for t in term.depends for r in self.world.owner_roots(t)}
-                self._behind(way_out(term.cut), term.cut.site, names)
+                self._behind(_how(term.cut), term.cut.site, names)
                 for tensor in term.depends:
                     self.depends.setdefault(tensor, term.cut)
         for cut in event.cuts:
-            self._behind(way_out(cut), cut.site, ())
+            self._behind(_how(cut), cut.site, ())
         if event.no_grad_site.file:
             self._behind("no_grad", event.no_grad_site, ())
 
@@ -249,7 +255,7 @@ class _Causes:
             if not ref.grad_on:
                 self._behind("no_grad", ref.site, (name,))
             elif operand.cut is not None:
-                self._behind(way_out(operand.cut), operand.cut.site, (name,))
+                self._behind(_how(operand.cut), operand.cut.site, (name,))
 
     def _behind(self, how: str, site: Site, names: Iterable[str]) -> None:
         self.behind.setdefault((how, site), {}).update(dict.fromkeys(sorted(names)))
@@ -269,7 +275,7 @@ class _Causes:
             return "no pass", "no reverse pass ran", NOWHERE
         cut = self.depends.get(tensor)
         if cut is not None:
-            return cut.how, f"its values leave the graph by {way_out(cut)}", cut.site
+            return cut.how, f"its values leave the graph by {_how(cut)}", cut.site
         return self._by_module(tensor)
 
     def _by_module(self, tensor: int) -> tuple[str, str, Site]:
@@ -280,7 +286,7 @@ class _Causes:
                 if not ref.grad_on:
                     return "no_grad", "its module was called under no_grad", ref.site
                 if cut is not None:
-                    return cut.how, f"its output leaves the graph by {way_out(cut)}", cut.site
+                    return cut.how, f"its output leaves the graph by {_how(cut)}", cut.site
         asked = next((b for b in self.backwards if b.method == "grad" and tensor in b.leaves), None)
         if asked is not None:
             return "autograd.grad", "its gradient was asked for by autograd.grad, which fills no .grad", asked.site
@@ -304,7 +310,7 @@ class _Causes:
                 return "no_grad", "the loss was computed under no_grad", backward.no_grad_site
             if backward.cuts:
                 nearest = backward.cuts[0]
-                return nearest.how, f"the loss leaves the graph by {way_out(nearest)}", nearest.site
+                return nearest.how, f"the loss leaves the graph by {_how(nearest)}", nearest.site
         raised = next((b for b in self.backwards if b.raised), None)
         if raised is not None:
             return "raised", f"the reverse pass raised: {raised.raised[:60]}", raised.site

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build import Run
-from html_structure import Page
 
+from audit.build import Run
+from audit.render.html_structure import Page
 from gradledger.audit._source import source_lines
 from gradledger.audit.compare import Comparison, Difference
 from gradledger.audit.engine import Judge

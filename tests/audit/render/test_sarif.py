@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pytest
-from sarif_structure import problems
 
+from audit.render.sarif_structure import problems
 from gradledger.audit.render import sarif
 from gradledger.audit.report import Note, Report, Suppressed
 from gradledger.audit.rule import Finding, NotChecked
