@@ -22,13 +22,13 @@ SPAN = 8  # iterations at most until each optimizer has stepped
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One parameter.  `optimizer`: "Adam 1, group 0", or "" when none holds it; `carries`: a reverse pass of this
-    iteration filled its gradient; `passes`: contributions that stand in it at the step, `old` of them consumed before;
-    `norm`: of the consumed gradient, None when not measured; `stop`: what kept the gradient away in one word ("" when
-    it carries), `why` in words, `site` where, when known."""
+    """One parameter. `shape`: None when not known; `optimizer`: "Adam 1, group 0", or "" when none holds it;
+    `carries`: a reverse pass of this iteration filled its gradient; `passes`: contributions that stand in it at the
+    step, `old` of them consumed before; `norm`: of the consumed gradient, None when not measured; `stop`: what kept
+    the gradient away in one word ("" when it carries), `why` in words, `site` where, when known."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     requires_grad: bool
     optimizer: str
     carries: bool
@@ -204,8 +204,9 @@ def _row(
         stop, why, site = cause.of(tensor, life)
     elif not holders:
         stop, why, site = "not held", "no optimizer holds it: its gradient is never used", info.site
+    shape = info.shape if info.role != "unknown" else None
     return Row(
-        world.name(tensor), info.shape, info.requires_grad, held, carries, passes, old, norm, stop, why, site
+        world.name(tensor), shape, info.requires_grad, held, carries, passes, old, norm, stop, why, site
     )  # fmt: skip
 
 

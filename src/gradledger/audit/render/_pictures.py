@@ -196,7 +196,7 @@ def _silent_table(rows: Sequence[Row]) -> Raw | None:
     cells = [
         (
             r.name,
-            "×".join(map(str, r.shape)) or "scalar",
+            "?" if r.shape is None else "×".join(map(str, r.shape)) or "scalar",
             r.optimizer or "none",
             r.why,
             place(r.site) if r.site.file else "",

@@ -56,7 +56,7 @@ def as_dict(flow: Flow, *, program: str = "") -> dict[str, Any]:
         "parameters": [
             {
                 "name": r.name,
-                "shape": list(r.shape),
+                "shape": None if r.shape is None else list(r.shape),
                 "requires_grad": r.requires_grad,
                 "optimizer": r.optimizer or None,
                 "carries": r.carries,
@@ -98,7 +98,7 @@ def _head(flow: Flow, program: str) -> Iterator[str]:
 
 
 def _row(row: Row, name: int) -> str:
-    shape = "x".join(map(str, row.shape)) or "scalar"
+    shape = "?" if row.shape is None else "x".join(map(str, row.shape)) or "scalar"
     shown = row.name if len(row.name) <= name else "..." + row.name[3 - name :]
     norm = "–" if row.norm is None else number(row.norm)
     held = row.optimizer.replace(", group ", ":") or "none"

@@ -144,10 +144,10 @@ def _replay(arguments: Arguments, flow: FlowWatch, outputs: _Outputs) -> int:
         flow.put(event, world)
         if flow.done:
             break
-    return 0 if _show(flow, world, outputs) else NOT_SEEN
+    return 0 if _show(flow, world, outputs, recorded=True) else NOT_SEEN
 
 
-def _show(flow: FlowWatch, world: World, outputs: _Outputs) -> bool:
+def _show(flow: FlowWatch, world: World, outputs: _Outputs, *, recorded: bool = False) -> bool:
     """Write the table; False, and a word about it, when the iteration was not seen."""
     found = flow.flow(world)
     if found is not None:
@@ -156,7 +156,8 @@ def _show(flow: FlowWatch, world: World, outputs: _Outputs) -> bool:
     if world.program is None:
         why = "the program never imported torch"
     elif flow.wanted is not None:
-        why = f"the last iteration seen was {world.iteration}; a recorded run keeps only some of those that repeat"
+        why = f"the last one seen was {world.iteration}"
+        why += "; a recorded run keeps only some of those that repeat" if recorded else ""
     else:
         why = "no reverse pass and no optimizer step was seen"
     which = f"iteration {flow.wanted}" if flow.wanted is not None else "a complete iteration"
