@@ -139,7 +139,7 @@ def test_a_missing_seed_names_the_key_and_what_was_there(w: Tensor) -> None:
         (torch.ones(1), "shape (1,) (float32 on cpu)"),
         (torch.ones((), dtype=torch.float64), "shape () (float64 on cpu)"),
         (torch.ones((), device="meta"), "shape () (float32 on meta)"),
-        (0.5, "a gradient of type float"),
+        (True, "a gradient of type bool"),
         ({"x": torch.ones(())}, "a gradient of type dict"),
     ],
 )
@@ -149,6 +149,14 @@ def test_a_seed_that_does_not_fit(w: Tensor, seed: Any, said: str) -> None:
     assert said in text
     assert "wanted shape () (float32 on cpu)" in text
     assert said in text_of(w.sum(), seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_number_weighs_a_scalar_loss_in_its_own_dtype(dtype: torch.dtype) -> None:
+    w = torch.ones(3, dtype=dtype, requires_grad=True)
+    for seeds in (roots_and_seeds(w.sum(), 0.1)[1], roots_and_seeds({"a": w.sum()}, {"a": 0.1})[1]):
+        assert torch.equal(seeds[0], torch.full((), 0.1, dtype=dtype))
+    assert "a gradient of type float" in text_of({"a": w}, {"a": 0.5})
 
 
 def test_containers_without_names(w: Tensor) -> None:

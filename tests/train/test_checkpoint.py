@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from gradledger.core.checkpoints import FORMAT, read_manifest
 from gradledger.train import checkpoint
 from gradledger.train.checkpoint import CheckpointError, load, save
 
@@ -52,14 +54,14 @@ def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
     for step in (1, 20, 3):
         save(tmp_path, step, parts(step), {}, keep=2)
     assert load(tmp_path).step == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000003", "step-000000000020"]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000000003", "step-000000000020"]
 
 
 def test_the_same_step_is_replaced(tmp_path: Path) -> None:
     save(tmp_path, 1, parts(1), {})
     save(tmp_path, 1, parts(2), {})
     assert load(tmp_path).parts["model"]["weight"][0, 0] == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-000000000001"]
 
 
 def flip(path: Path) -> None:
@@ -88,8 +90,8 @@ DAMAGE = {
     "a manifest of another kind": ("manifest.json", lambda path: path.write_text("[]"), "not of format"),
     "a manifest without files": (
         "manifest.json",
-        lambda path: path.write_text(json.dumps({"format": checkpoint.FORMAT, "step": 2})),
-        "unreadable",
+        lambda path: path.write_text(json.dumps({"format": FORMAT, "step": 2})),
+        "its own SHA-256 differs",
     ),
 }
 
@@ -200,7 +202,7 @@ print(load(folder).step, sorted(path.name for path in folder.iterdir()))
     assert done.returncode == 0, done.stderr
     assert "File too large" in done.stdout
     assert "the last checkpoint is step-000000000001" in done.stdout
-    assert done.stdout.endswith("1 ['step-000000000001']\n")
+    assert done.stdout.endswith("1 ['LATEST', 'step-000000000001']\n")
 
 
 def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,15 +222,27 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monke
     monkeypatch.setattr(Path, "rename", watched_rename)
     save(tmp_path / "run", 1, parts(1), {})
     building = "step-000000000001.tmp"
-    assert calls == [
-        ("fsync", "facts.json"),
+    # the files of the parts in any order: threads wait for them
+    assert sorted(calls[:3]) == [("fsync", name) for name in ("facts.json", "model.safetensors", "replay.safetensors")]
+    assert calls[3:] == [
         ("fsync", "manifest.json"),
-        ("fsync", "model.safetensors"),
-        ("fsync", "replay.safetensors"),
         ("fsync", building),
         ("rename", building),
         ("fsync", "run"),
+        ("fsync", "LATEST.tmp"),
     ]
+
+
+def test_the_manifest_tells_shapes_hashes_and_the_one_before(tmp_path: Path) -> None:
+    save(tmp_path, 1, parts(1), {})
+    save(tmp_path, 2, parts(2), {}, about={"config": "ab12"})
+    assert (tmp_path / "LATEST").read_text() == "step-000000000002\n"
+    told = read_manifest(tmp_path / "step-000000000002")
+    assert told["about"] == load(tmp_path).about == {"config": "ab12"}
+    first = (tmp_path / "step-000000000001" / "manifest.json").read_bytes()
+    assert told["parent"] == {"name": "step-000000000001", "sha256": hashlib.sha256(first).hexdigest()}
+    weight = parts(1)["model"]["weight"]
+    assert told["files"]["model.safetensors"]["tensors"]["weight"] == ["int64", list(weight.shape)]
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:

@@ -143,7 +143,12 @@ def _entry(gradient: Any, key: NestedKey) -> Any:
 
 
 def _checked(where: str, leaf: Tensor, seed: Any) -> Tensor:
-    """`seed`, if the engine may take it for `leaf` as it is: a silent cast or broadcast would change the result."""
+    """`seed`, if the engine may take it for `leaf` as it is: a silent cast or broadcast would change the result.
+
+    A python number weighs a loss of one floating value; it has no dtype or shape that could be meant otherwise.
+    """
+    if type(seed) in (int, float) and leaf.dim() == 0 and leaf.is_floating_point():
+        return torch.full_like(leaf, seed)
     if not isinstance(seed, Tensor):
         got = f"a gradient of type {type(seed).__name__}"
     elif (seed.shape, seed.dtype, seed.device) != (leaf.shape, leaf.dtype, leaf.device):

@@ -127,7 +127,8 @@ class Sweep:
         Args:
             x: the batch, what the first block takes; differentiated only where it requires a gradient itself.
             y: the target, handed to the loss.
-            gradient: seed cotangents of the losses by their nested keys (weights); None: ones.
+            gradient: seed cotangents of the losses by their nested keys (weights: tensors like the losses, or numbers);
+                None: ones.
             inputs: the leaves (a tensor or any nesting) that are to be given a gradient; None: all.
             create_graph: must be False: the graph is cut at every boundary.
 

@@ -3,20 +3,22 @@ good one.
 
 A checkpoint is a folder `step-000000012345` with one safetensors file a part, `facts.json`, and, written last,
 `manifest.json` with size and SHA-256 of each file: safetensors and torch.save load a flipped byte without a word, the
-manifest does not. The folder is built under a temporary name, every file and folder is fsynced, then it is renamed.
-Loading takes the newest folder that passes; what it passed over is reported. No pickle anywhere.
+manifest does not. It also holds the shape and dtype of each tensor, the hashes of what decided the run, and the
+checkpoint before this one. The folder is built under a temporary name, every file and folder is fsynced, then it is
+renamed, and `LATEST` beside it is replaced by its name. Loading takes the newest folder that passes, whatever `LATEST`
+says (that is for people and scripts); what it passed over is reported. No pickle anywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from gradledger.core.checkpoints import (
+    FACTS,
+    FORMAT,
+    LATEST,
+    MANIFEST,
+    candidates,
+    complaint,
+    digest,
+    read_manifest,
+    seal,
+    step_of,
+)
+from gradledger.core.checkpoints import files as files_of
 from gradledger.core.errors import GradledgerError
-
-FORMAT = "gradledger-checkpoint/1"
-NAME = re.compile(r"step-(\d{12})")
-FACTS, MANIFEST = "facts.json", "manifest.json"
 
 
 class CheckpointError(GradledgerError):
@@ -50,7 +61,8 @@ class Checkpoint:
     """A checkpoint in memory.
 
     step: the number it was saved under. parts: part -> tensor name -> tensor. facts: what was given as `facts`.
-    rejected: newer folders that were passed over.
+    about: the hashes of what decided the run, as they were given to `save`. rejected: newer folders that were passed
+    over.
     """
 
     path: Path
@@ -58,6 +70,7 @@ class Checkpoint:
     parts: dict[str, dict[str, torch.Tensor]]
     facts: dict[str, Any]
     rejected: tuple[Rejected, ...] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 def save(
@@ -67,6 +80,7 @@ def save(
     facts: Mapping[str, Any],
     *,
     keep: int = 2,
+    about: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a checkpoint and then let go of the oldest good ones beyond `keep`.
 
@@ -75,14 +89,15 @@ def save(
         step: 0 or above, and above every step saved before that is to be kept: the newest is the one with the highest.
         parts: tensors by part and name; each part becomes one file. Tensors that share storage are written twice.
         facts: anything JSON holds.
+        keep: good checkpoints to leave, this one included; 1 or above.
+        about: hashes of what decides the run, such as {"config": ..., "split": ..., "code": ...}.
 
     Returns:
         The new folder. Saving the same step again replaces it.
 
     Raises:
         CheckpointError: the disk is full, the file system refused, or `facts` is no JSON. What was there before is
-        still
-            there, and what was written of the new one is gone.
+            still there, and what was written of the new one is gone.
     """
     bad = [part for part in parts if not re.fullmatch(r"[A-Za-z0-9_-]+", part)]
     if step < 0 or step >= 10**12 or keep < 1 or bad:
@@ -106,15 +121,19 @@ def save(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep_up(folder)
+        before = next((path for path in candidates(folder) if path.name != final.name), None)
         building.mkdir()
-        for part, tensors in parts.items():
-            save_file(_own(tensors), building / f"{part}.safetensors")
-        (building / FACTS).write_text(text, encoding="utf-8")
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in _files(building)}
-        manifest = {"format": FORMAT, "step": step, "files": files}
+        files = _write(building, parts, text)
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "files": files,
+            "about": dict(about or {}),
+            "parent": None if before is None else _parent(before),
+        }
+        manifest["self"] = seal(manifest)
         (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
-        for path in _files(building):
-            _fsync(path)
+        _fsync(building / MANIFEST)
         _fsync(building)
         if final.exists():
             # A folder cannot be replaced in one move: the old one steps aside first, and is found again if we die here.
@@ -124,15 +143,16 @@ def save(
     except (OSError, SafetensorError) as cause:
         _sweep_up(folder)
         size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
-        last = next((path.name for path in _candidates(folder)), "none")
+        last = next((path.name for path in candidates(folder)), "none")
         raise CheckpointError(
             got=f"{type(cause).__name__}: {cause}",
             wanted=f"{size} bytes of tensors written",
             where=f"train.checkpoint.save to {final}",
             next_step=f"free space or choose another folder; the last checkpoint is {last}",
         ) from cause
+    _point(folder, final.name)
     _sweep_up(folder)
-    good = [path for path in _candidates(folder) if _complaint(path, deep=False) is None]
+    good = [path for path in candidates(folder) if complaint(path, deep=False) is None]
     for path in good[keep:]:
         shutil.rmtree(path, ignore_errors=True)
     return final
@@ -145,13 +165,14 @@ def load(folder: Path) -> Checkpoint:
         CheckpointError: there is none; the text says what was found and why each was refused.
     """
     rejected: list[Rejected] = []
-    for path in _candidates(folder):
-        complaint = _complaint(path, deep=True)
-        if complaint is None:
-            parts = {file.stem: load_file(file) for file in _files(path) if file.suffix == ".safetensors"}
+    for path in candidates(folder):
+        wrong = complaint(path, deep=True)
+        if wrong is None:
+            parts = {file.stem: load_file(file) for file in files_of(path) if file.suffix == ".safetensors"}
             facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
-            return Checkpoint(path, _step(path), parts, facts, tuple(rejected))
-        rejected.append(Rejected(path, complaint))
+            about = read_manifest(path).get("about", {})
+            return Checkpoint(path, step_of(path), parts, facts, tuple(rejected), about)
+        rejected.append(Rejected(path, wrong))
     found = "; ".join(f"{one.path.name}: {one.reason}" for one in rejected)
     raise CheckpointError(
         got=found or "no checkpoint at all",
@@ -159,6 +180,51 @@ def load(folder: Path) -> Checkpoint:
         where=f"train.checkpoint.load from {folder}",
         next_step="start the run anew, or point to the folder that holds `step-...` folders",
     )
+
+
+def _write(building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], facts: str) -> dict[str, dict[str, Any]]:
+    """All files but the manifest, on the disk, and what the manifest says of each.
+
+    A file is hashed and fsynced in two threads while the next one is written: both wait for other things than the copy.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    with ThreadPoolExecutor(2, "gradledger-checkpoint") as pool:
+        waiting = []
+        for part, tensors in parts.items():
+            path = building / f"{part}.safetensors"
+            save_file(_own(tensors), path)
+            waiting.append((path, pool.submit(digest, path), pool.submit(_fsync, path)))
+            files[path.name] = {
+                "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
+            }
+        path = building / FACTS
+        path.write_text(facts, encoding="utf-8")
+        files[path.name] = {}
+        waiting.append((path, pool.submit(digest, path), pool.submit(_fsync, path)))
+        for path, hashed, synced in waiting:
+            synced.result()
+            files[path.name] |= {"bytes": path.stat().st_size, "sha256": hashed.result()}
+    return files
+
+
+def _parent(path: Path) -> dict[str, str | None]:
+    """The checkpoint before: its name and the hash of its manifest, which holds the hashes of its files."""
+    manifest = path / MANIFEST
+    return {"name": path.name, "sha256": digest(manifest) if manifest.exists() else None}
+
+
+def _point(folder: Path, name: str) -> None:
+    """Let LATEST name this checkpoint, in one move; where the disk has no room for it, no LATEST is better than an old
+    one."""
+    building = folder / f"{LATEST}.tmp"
+    try:
+        building.write_text(name + "\n", encoding="utf-8")
+        _fsync(building)
+        building.replace(folder / LATEST)
+    except OSError:
+        for path in (building, folder / LATEST):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -175,51 +241,6 @@ def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return owned
 
 
-def _step(path: Path) -> int:
-    match = NAME.match(path.name)
-    return int(match.group(1)) if match else -1
-
-
-def _candidates(folder: Path) -> list[Path]:
-    """Folders by name, newest first; one that stepped aside (.old) comes after its namesake."""
-    found = [path for path in folder.glob("step-*") if re.fullmatch(NAME.pattern + r"(\.old)?", path.name)]
-    return sorted(found, key=lambda path: (-_step(path), path.suffix))
-
-
-def _files(path: Path) -> Iterator[Path]:
-    return iter(sorted(file for file in path.iterdir() if file.is_file()))
-
-
-def _complaint(path: Path, *, deep: bool) -> str | None:
-    """Why this folder is no checkpoint, or None. deep: the bytes of every file are looked at too."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            return f"the manifest is not of format {FORMAT}"
-        if manifest["step"] != _step(path):
-            return f"the manifest is of step {manifest['step']}"
-        present = {file.name for file in _files(path)} - {MANIFEST}
-        listed = manifest["files"]
-        if present != set(listed) or FACTS not in listed:
-            return f"files {sorted(present ^ set(listed))} are missing or not listed"
-        for name, expected in listed.items():
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                return f"{name} has {size} bytes, not {expected['bytes']}"
-            if deep and _digest(path / name) != expected["sha256"]:
-                return f"{name} is not what was written (SHA-256 differs)"
-    except FileNotFoundError as missing:
-        return f"{Path(missing.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as cause:
-        return f"unreadable ({type(cause).__name__}: {cause})"
-    return None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -234,9 +255,11 @@ def _sweep_up(folder: Path) -> None:
         return
     for path in folder.glob("step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / f"{LATEST}.tmp").unlink(missing_ok=True)
     for path in folder.glob("step-*.old"):
         whole = path.with_suffix("")
-        if _complaint(whole, deep=False) is None:
+        if complaint(whole, deep=False) is None:
             shutil.rmtree(path, ignore_errors=True)
         elif not whole.exists():
             # Loading finds it under either name, so a refusal here costs nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -12,10 +13,12 @@ class GradientEngine(Protocol):
     """Fills gradients for one batch.
 
     `backward(x, y)` runs the model on x, the loss against y, and *adds* the gradients of the loss to the `.grad` of the
-    parameters, as `Tensor.backward` does; clearing is the caller's. It returns the loss, a scalar without a graph.
+    parameters, as `Tensor.backward` does; clearing is the caller's. `gradient` is the seed cotangent of the loss, what
+    all gradients are multiplied with: a number, or a tensor like the loss; None is one. It returns the loss, a scalar
+    without a graph, not multiplied.
     """
 
-    def backward(self, x: Any, y: Any) -> Tensor: ...
+    def backward(self, x: Any, y: Any, *, gradient: Tensor | float | None = None) -> Tensor: ...
 
 
 class PlainBackward:
@@ -26,8 +29,10 @@ class PlainBackward:
         self._model = model
         self._loss = loss
 
-    def backward(self, x: Any, y: Any) -> Tensor:
+    def backward(self, x: Any, y: Any, *, gradient: Tensor | float | None = None) -> Tensor:
         """See `GradientEngine`."""
         loss = self._loss(self._model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if isinstance(gradient, int | float):
+            gradient = torch.full_like(loss, gradient)
+        loss.backward(gradient)  # type: ignore[no-untyped-call]
         return loss.detach()

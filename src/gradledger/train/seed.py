@@ -98,19 +98,11 @@ def restore(
             changed then.
     """
     generators, torch_generators = generators or {}, torch_generators or {}
-    saved = set(facts["generators"]) | {name for name in tensors if name.startswith("torch.")}
-    given = set(generators) | {f"torch.{name}" for name in torch_generators}
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    kinds = [
-        name
-        for name, own in generators.items()
-        if name in facts["generators"]
-        and facts["generators"][name]["bit_generator"] != type(own.bit_generator).__name__
-    ]
-    if saved != given or devices < facts["devices"] or kinds:
+    wrong = misfit(tensors, facts, generators, torch_generators)
+    if wrong is not None:
         raise SeedError(
-            got=f"generators {sorted(given)}, {devices} devices" + (f", other kinds of {kinds}" if kinds else ""),
-            wanted=f"generators {sorted(saved)}, {facts['devices']} devices",
+            got=wrong,
+            wanted="the generators and devices of the run that was saved",
             where="train.seed.restore",
             next_step="resume with the program and devices of the run that was saved",
         )
@@ -127,6 +119,27 @@ def restore(
         own.bit_generator.state = _numpy(facts["generators"][name])
     for name, one in torch_generators.items():
         one.set_state(tensors[f"torch.{name}"])
+
+
+def misfit(
+    tensors: Mapping[str, torch.Tensor],
+    facts: Mapping[str, Json],
+    generators: Mapping[str, np.random.Generator],
+    torch_generators: Mapping[str, torch.Generator],
+) -> str | None:
+    """Why `restore` would refuse this state, or None."""
+    saved = set(facts["generators"]) | {name for name in tensors if name.startswith("torch.")}
+    given = set(generators) | {f"torch.{name}" for name in torch_generators}
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if saved != given:
+        return f"generators {sorted(given)} here, and {sorted(saved)} saved"
+    if devices < facts["devices"]:
+        return f"{devices} devices here, and {facts['devices']} saved"
+    for name, own in generators.items():
+        kind = facts["generators"][name]["bit_generator"]
+        if kind != type(own.bit_generator).__name__:
+            return f"generator {name} is a {type(own.bit_generator).__name__} here, and was a {kind}"
+    return None
 
 
 def _exact(value: float | None) -> str | None:
