@@ -6,17 +6,18 @@ import csv
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gradledger.core.errors import GradledgerError, UsageError
-from gradledger.train import checkpoint
 
 CONFIG, ENVIRONMENT, RECORD = "config.json", "environment.json", "record.json"
 METRICS, EPISODES = "metrics.csv", "episodes.csv"
 TABLES = (METRICS, EPISODES)
 CHECKPOINTS = "checkpoints"
+_CHECKPOINT = re.compile(r"step-\d+(\.old)?")  # not: .tmp, half of one
 
 
 class FolderError(GradledgerError):
@@ -32,8 +33,8 @@ def is_run(out: Path) -> bool:
 
 def begins_again(out: Path) -> bool:
     """Whether a run started here and was killed before its first checkpoint was whole."""
-    named = [path.name.removesuffix(".old") for path in (out / CHECKPOINTS).glob("step-*")]
-    return (out / CONFIG).exists() and not any(checkpoint.NAME.fullmatch(name) for name in named)
+    names = [path.name for path in (out / CHECKPOINTS).glob("step-*")]
+    return (out / CONFIG).exists() and not any(_CHECKPOINT.fullmatch(name) for name in names)
 
 
 def check_new(out: Path, recipe: str) -> None:
@@ -111,18 +112,22 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_config(out: Path) -> dict[str, Any]:
-    """config.json of a run.
+    """config.json of a run; see `read_json`."""
+    return read_json(out / CONFIG)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A document of the run folder.
 
     Raises:
         FolderError: it is not there or is no JSON.
     """
-    path = out / CONFIG
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FolderError(
             got=f"{type(error).__name__}: {error}",
-            wanted="the settings of a run",
+            wanted="a document that a run left",
             where=str(path),
             next_step="start the run anew in another folder",
         ) from error

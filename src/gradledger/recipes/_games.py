@@ -23,7 +23,7 @@ def resolve(name: str) -> str:
     atari = re.match(r"(?:ALE/)?([A-Za-z0-9]+?)(NoFrameskip|Deterministic)?(-ram)?-v\d+$", name)
     if not is_rom(name):
         if atari is None or not (name.startswith("ALE/") or atari[2]):
-            return name
+            return _registered(name)
         raise UsageError(
             got=f"--game {name}, a gymnasium id of an Atari game",
             wanted="the name of the ROM: preprocessing and stacking are the recipe's own",
@@ -44,6 +44,28 @@ def resolve(name: str) -> str:
         if near
         else "python -c 'import ale_py.roms; print(*ale_py.roms.get_all_rom_ids())' lists them",
     )
+
+
+def _registered(name: str) -> str:
+    try:
+        gymnasium = importlib.import_module("gymnasium")
+    except ImportError as missing:
+        raise UsageError(
+            got=f"no {missing.name}",
+            wanted=f"gymnasium for {name}",
+            where="recipes",
+            next_step="pip install 'gradledger[rl]'",
+        ) from missing
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise UsageError(
+            got=f"--game {name}",
+            wanted="an environment that gymnasium knows, or a ROM's name without a version",
+            where="recipes",
+            next_step=f"gymnasium says: {error}",
+        ) from None
+    return name
 
 
 def _roms() -> list[str]:

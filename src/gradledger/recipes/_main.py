@@ -65,42 +65,53 @@ def go_on(args: Any, given: Mapping[str, Any], free: Collection[str]) -> tuple[A
         UsageError: an option that was given contradicts the run, and is not among those that are `free`.
         CheckpointError: there are checkpoints, and none is whole; or there is no run at all.
     """
-    out: Path = args.out
-    saved = None if _folder.begins_again(out) else checkpoint.load(out / _folder.CHECKPOINTS)
-    then = saved.facts["args"] if saved is not None else _folder.read_config(out)["args"]
+    saved = None if _folder.begins_again(args.out) else checkpoint.load(args.out / _folder.CHECKPOINTS)
+    then = saved.facts["args"] if saved is not None else _folder.read_config(args.out)["args"]
+    return _merged(args, then, given, free), saved
+
+
+def _merged(args: Any, then: Mapping[str, Any], given: Mapping[str, Any], free: Collection[str]) -> Any:
+    """The arguments as they were, with those that were given anew."""
     wrong = [name for name, value in given.items() if name not in free and then.get(name) != _folder.simple(value)]
     if wrong:
         raise UsageError(
             got=", ".join(f"{name}={given[name]}" for name in wrong),
             wanted=", ".join(f"{name}={then.get(name)}" for name in wrong),
-            where=f"--resume {out}",
+            where=f"--resume {args.out}",
             next_step="leave these options out, or start a new run in another folder",
         )
     kept = {name: given[name] for name in given.keys() & free}
-    return dataclasses.replace(args, **{**then, **kept, "out": out, "resume": True}), saved
+    return dataclasses.replace(args, **{**then, **kept, "out": args.out, "resume": True})
 
 
 def _start(name: str, words: Words[Any], train: Train, free: Collection[str]) -> None:
-    args = words.args
-    if words.seeds:
-        if not args.resume:
-            for one in words.seeds:  # all before the first: no run is to end at a folder that is taken
-                _folder.check_new(_seeds.folder_of(args.out, one), name)
-        _seeds.run_seeds(name, words.seeds, args.out, lambda one, out: _run_seed(words, train, free, one, out))
+    args, seeds = words.args, words.seeds
+    series = _seeds.series(args.out) if args.resume else None
+    if series is not None:
+        # One that has not begun yet is to be like the others: the series keeps its settings, and its list of seeds.
+        seeds, args = seeds or tuple(series["asked"]), _merged(args, series["args"], words.given, free)
+    elif seeds and not args.resume:
+        for one in seeds:  # all before the first: no run is to end at a folder that is taken
+            _folder.check_new(_seeds.folder_of(args.out, one), name)
+
+    def one_of_several(rng_seed: int, out: Path) -> dict[str, Any]:
+        """With --resume a finished one is read, an unfinished one goes on, a missing one starts."""
+        mine, saved = dataclasses.replace(args, rng_seed=rng_seed, out=out), None
+        if mine.resume and _folder.is_run(out):
+            mine, saved = go_on(mine, words.given, free)
+            done = _seeds.finished(out)
+            if done and done["completed"]["env_step"] >= mine.total_steps:
+                return done
+        else:
+            mine = dataclasses.replace(mine, resume=False)
+        return train(mine, saved)
+
+    if seeds:
+        _seeds.run_seeds(name, seeds, args.out, one_of_several, settings=_folder.plain(args))
     elif args.resume:
         train(*go_on(args, words.given, free))
     else:
         train(args, None)
-
-
-def _run_seed(words: Words[Any], train: Train, free: Collection[str], rng_seed: int, out: Path) -> dict[str, Any]:
-    """One of several seeds; with --resume a finished one is read, an unfinished one goes on, a missing one starts."""
-    args = dataclasses.replace(words.args, rng_seed=rng_seed, out=out)
-    if not args.resume or not _folder.is_run(out):
-        return train(dataclasses.replace(args, resume=False), None)
-    args, saved = go_on(args, words.given, free)
-    done = _seeds.finished(out)
-    return done if done and done["completed"]["env_step"] >= args.total_steps else train(args, saved)
 
 
 def _complain(error: GradledgerError) -> int:
@@ -111,10 +122,6 @@ def _complain(error: GradledgerError) -> int:
 def _interrupted(name: str, words: Words[Any], stopped: KeyboardInterrupt) -> int:
     saved = isinstance(stopped, Stopped)
     number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
-    seeds = f" --seeds {','.join(map(str, words.seeds))}" if words.seeds else ""
-    print(
-        f"{'stopped and saved' if saved else 'interrupted'}; to go on: "
-        f"gradledger run {name}{seeds} --resume {words.args.out}",
-        file=sys.stderr,
-    )
+    said = "stopped and saved" if saved else "interrupted"
+    print(f"{said}; to go on: gradledger run {name} --resume {words.args.out}", file=sys.stderr)
     return 128 + number

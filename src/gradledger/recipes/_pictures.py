@@ -80,6 +80,8 @@ def curves(out: Path, *, title: str, loss: str) -> str | None:
     axes: Any = figure.subplots(2, 2, sharex=True)
     (top, speed), (lost, norm) = axes
 
+    if not episodes:
+        top.text(0.5, 0.5, "no training episode ended yet", ha="center", transform=top.transAxes)
     steps = [row["env_step"] for row in episodes]
     returns = [row["return"] for row in episodes]
     top.plot(steps, returns, ".", markersize=2.5, color="0.65", label="episode")
@@ -87,7 +89,7 @@ def curves(out: Path, *, title: str, loss: str) -> str | None:
         means = running_mean(returns, width)
         top.plot(steps, means, style, linewidth=1.5, label=f"mean of the last {width}")
     top.set(title="Return of training episodes", ylabel="return (sum of raw rewards, one episode)")
-    top.legend(loc="best", fontsize="small")
+    top.legend(loc="upper left", fontsize="small")
 
     x = [row["env_step"] for row in metrics]
     lost.plot(x, [row["loss"] for row in metrics], "C2-")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -80,6 +80,7 @@ class Progress:
         self._stderr = stderr or sys.stderr
         self._live: Any = None
         self._drawn = -math.inf
+        self._loss = math.nan
         self._shown: tuple[Status | None, str] = (None, "")
 
     def __enter__(self) -> Progress:
@@ -112,7 +113,11 @@ class Progress:
         if now - self._drawn >= _REDRAW_S:
             self._drawn = now
             self._pace.note(env_step)
-            self._shown = (status(), "")
+            here = status()
+            if math.isnan(here.loss):  # no update since the last row: the loss before is still the newest
+                here = replace(here, loss=self._loss)
+            self._loss = here.loss
+            self._shown = (here, "")
             self._draw()
 
     def log(self, status: Status) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,37 @@ def folder_of(out: Path, rng_seed: int) -> Path:
     return out / f"seed-{rng_seed}"
 
 
+def series(out: Path) -> dict[str, Any] | None:
+    """The document of a series that was started in this folder, or None.
+
+    Raises:
+        FolderError: there is one, and it is no JSON.
+    """
+    return _folder.read_json(out / TABLE) if (out / TABLE).exists() else None
+
+
 def run_seeds(
-    recipe: str, seeds: Sequence[int], out: Path, run: Callable[[int, Path], Mapping[str, Any]]
+    recipe: str,
+    seeds: Sequence[int],
+    out: Path,
+    run: Callable[[int, Path], Mapping[str, Any]],
+    *,
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Run each seed and write `seeds.json` after each, so that an interrupted series has its table too.
+    """Run each seed; `seeds.json` is there from the start and grows with each, so that a series can go on.
 
     Args:
         run: (rng_seed, folder) -> the run's record. A seed that is done already may return the record it left.
+        settings: the arguments of all runs but seed and folder.
     """
-    told: dict[str, Any] = {}
     scores: dict[int, dict[str, Any]] = {}
+    told = table(recipe, seeds, scores, settings)
+    out.mkdir(parents=True, exist_ok=True)
+    _folder.write_json(out / TABLE, told)
     for place, rng_seed in enumerate(seeds, start=1):
         print(f"seed {rng_seed} ({place} of {len(seeds)}) -> {folder_of(out, rng_seed)}", flush=True)
         scores[rng_seed] = score_of(run(rng_seed, folder_of(out, rng_seed)))
-        told = table(recipe, seeds, scores)
+        told = table(recipe, seeds, scores, settings)
         _folder.write_json(out / TABLE, told)
     print("\n".join(lines(told)))
     print(f"-> {out / TABLE}")
@@ -47,7 +63,7 @@ def run_seeds(
 def finished(folder: Path) -> dict[str, Any] | None:
     """The record of a run that came to its end, or None."""
     path = folder / _folder.RECORD
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return _folder.read_json(path) if path.exists() else None
 
 
 def score_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +80,13 @@ def score_of(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def table(recipe: str, seeds: Sequence[int], scores: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def table(
+    recipe: str, seeds: Sequence[int], scores: Mapping[int, Mapping[str, Any]], settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """The document: every seed, and each measure over all seeds that have it. No seed is left out of a mean."""
     return {
         "recipe": recipe,
+        "args": {name: value for name, value in settings.items() if name not in ("rng_seed", "out", "resume")},
         "asked": list(seeds),
         "seeds": [{"rng_seed": rng_seed, **score} for rng_seed, score in scores.items()],
         "over_seeds": {

@@ -46,6 +46,15 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
+def shown(values: Sequence[float]) -> str:
+    """``-19.40 ± 1.20 (95 %: -19.85 to -18.95) over 30``: mean, standard deviation, interval of the mean."""
+    found = spread(values)
+    if found.standard_deviation is None or found.interval_95 is None:
+        return f"{found.mean:.2f} over 1"
+    low, high = found.interval_95
+    return f"{found.mean:.2f} ± {found.standard_deviation:.2f} (95 %: {low:.2f} to {high:.2f}) over {found.n}"
+
+
 def t_quantile(probability: float, freedom: int) -> float:
     """The point below which Student's t with `freedom` degrees lies with `probability` (0.5 or above, below 1)."""
     low, high = 0.0, 1.0

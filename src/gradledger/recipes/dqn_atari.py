@@ -41,13 +41,12 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from gradledger.recipes import _folder, _games, _machine, _main, _pictures
+from gradledger.recipes import _folder, _games, _machine, _main, _pictures, _statistics
 from gradledger.recipes._checks import check_device, check_numbers, refused
 from gradledger.recipes._clock import Clock
 from gradledger.recipes._command_line import option
 from gradledger.recipes._progress import Progress, Status
 from gradledger.recipes._registry import Recipe
-from gradledger.recipes._statistics import spread
 from gradledger.recipes._stop import StopWish
 from gradledger.recipes._tensorboard import Scalars
 from gradledger.recipes._threads import Calibration, calibrate
@@ -536,7 +535,7 @@ def record(run: Run, scored: Evaluation, pictures: dict[str, str | None]) -> dic
         "returns_of_the_last_episodes": list(run.returns),
         "evaluation": {
             **scored.record(),
-            "interval_95": spread(scored.returns).interval_95,
+            "interval_95": _statistics.spread(scored.returns).interval_95,
             "interval": "Student's t over the episodes of one network; over training seeds it is another",
         },
         "parameters": sum(parameter.numel() for parameter in run.online.parameters()),
@@ -555,7 +554,7 @@ def draw(run: Run, scored: Evaluation | None = None) -> dict[str, str | None]:
     if not args.pictures:
         return _pictures.none("--no-pictures")
     title = f"dqn_atari: {args.env}, preset {args.preset}, {args.engine}, {args.precision}, seed {args.rng_seed}"
-    loss = f"Huber loss x {args.seed_scale}, mean since the row before"
+    loss = f"Huber loss x {args.seed_scale}, mean per row"
     episode = None
     if scored is not None and scored.film is not None:
         caption = f"{args.env}, evaluation episode of {scored.lengths[0]:,} steps, return {scored.returns[0]:g}"
@@ -637,8 +636,7 @@ def finish(run: Run) -> dict[str, Any]:
     )
     told = record(run, scored, draw(run, scored))
     _folder.write_json(args.out / _folder.RECORD, told)
-    shown = f"{scored.mean:.2f} ± {scored.deviation:.2f} over {len(scored.returns)} episodes"
-    print(f"{told['kind']}: {shown} -> {args.out}", flush=True)
+    print(f"{told['kind']}\nreturn {_statistics.shown(scored.returns)} episodes -> {args.out}", flush=True)
     return told
 
 
