@@ -34,14 +34,22 @@ def build() -> typer.Typer:
         if hasattr(module, "command"):
             app.command(verb, help=module.SUMMARY)(module.command)
         elif hasattr(module, "COMMANDS"):
-            group = typer.Typer(help=module.SUMMARY, no_args_is_help=True)
-            for word, command in module.COMMANDS.items():
-                group.command(word)(command)
-            app.add_typer(group, name=verb)
+            app.add_typer(_group(module.SUMMARY, module.COMMANDS), name=verb)
         else:
             settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
             app.command(verb, help=module.SUMMARY, context_settings=settings)(_own_words(module))
     return app
+
+
+def _group(summary: str, words: dict[str, Any]) -> typer.Typer:
+    """A word is a function, or (summary, words) of its own."""
+    group = typer.Typer(help=summary, no_args_is_help=True)
+    for word, command in words.items():
+        if isinstance(command, tuple):
+            group.add_typer(_group(*command), name=word)
+        else:
+            group.command(word)(command)
+    return group
 
 
 def _own_words(module: Any) -> Any:
