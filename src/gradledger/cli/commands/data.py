@@ -1,0 +1,404 @@
+"""`gradledger data check|split|leaks|learnable|lerobot`: contracts, splits and learnability from a terminal.
+
+Exit codes: 0 all is well; 1 the data do not hold what was asked (every reason is printed); 2 the call cannot be
+understood, or a file cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gradledger.cli._atomic import check_path, write_text
+from gradledger.core.errors import GradledgerError, UsageError
+
+if TYPE_CHECKING:
+    from gradledger.data.manifest import Manifest
+    from gradledger.data.table import Table
+
+SUMMARY = "Check data against a contract, split it without leaks, ask whether it can be learned."
+
+GOOD, BAD, CANNOT = 0, 1, 2
+
+AsJson = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE.")]
+Document = dict[str, Any]
+
+
+class Task(StrEnum):
+    """What a target is."""
+
+    classes = "classes"
+    values = "values"
+
+
+def check(
+    path: Annotated[str, typer.Argument(metavar="FOLDER|FILE", help="npz, npy, csv, parquet or safetensors.")],
+    schema: Annotated[str, typer.Option("--schema", metavar="S", help="The contract, a JSON file.")],
+    now: Annotated[float | None, typer.Option(metavar="TIME", help="Clock for the largest age of a time.")] = None,
+    as_json: AsJson = None,
+) -> None:
+    """Check files against a schema: every violation of every file, with what was got, what was wanted and where."""
+
+    def work(document: Document) -> int:
+        from gradledger.data import schema as schemas
+        from gradledger.data import table
+
+        contract = schemas.read(Path(schema))
+        files = _files(Path(path), table.FORMS)
+        found: dict[str, list[str]] = {}
+        for file in files:
+            try:
+                one = table.read(file)
+                found[str(file)] = [str(v) for v in contract.check(one.arrays, declared=one.declared, now=now)]
+            except GradledgerError as error:
+                found[str(file)] = [str(error)]
+        bad = {file: texts for file, texts in found.items() if texts}
+        for file, texts in bad.items():
+            _say(f"{file}: {_many(len(texts), 'violation')}", *(f"  {text}" for text in texts))
+        _say(
+            f"{_many(len(files), 'file')} checked against {contract.name!r}, {len(files) - len(bad)} without a violation"
+        )
+        document.update(schema=contract.name, files=len(files), violations=bad)
+        return BAD if bad else GOOD
+
+    _run("check", as_json, work)
+
+
+def split(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="One row a sample.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where split.json goes.")],
+    id: Annotated[str, typer.Option(metavar="COLUMN", help="A name for each sample, each once.")] = "id",
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Samples that share a value stay together.")
+    ] = None,
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="Classes: each side gets every one.")] = "",
+    time: Annotated[str, typer.Option(metavar="COLUMN", help="Time of each sample, for --gap and --purge.")] = "",
+    gap: Annotated[float, typer.Option(help="A silence longer than this ends a burst; bursts stay together.")] = 0.0,
+    purge: Annotated[
+        float, typer.Option(help="Drop samples of the first side nearer in time than this to another.")
+    ] = 0.0,
+    content: Annotated[str, typer.Option(metavar="COLUMNS", help="Samples equal in these stay together.")] = "",
+    share: Annotated[
+        list[str] | None, typer.Option(metavar="SIDE=SHARE", help="Such as train=0.8; they sum to 1.")
+    ] = None,
+    pin: Annotated[list[str] | None, typer.Option(metavar="COLUMN=VALUE:SIDE", help="Put these on one side.")] = None,
+    tolerance: Annotated[float, typer.Option(help="How far a side may be from its share.")] = 0.05,
+    rng_seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    as_json: AsJson = None,
+) -> None:
+    """Split a table so that nothing related is on two sides, and write down which sample is where and why."""
+
+    def work(document: Document) -> int:
+        import numpy as np
+
+        from gradledger.data import groups, manifest
+        from gradledger.data import split as splits
+        from gradledger.data import table as tables
+
+        target = check_path(output, "--output")
+        assert target is not None
+        rows = tables.read(Path(table))
+        count = rows.rows()
+        ids = [str(one) for one in rows.column(id, "--id").tolist()]
+        keys = {name: _plain(rows.column(name, "--group").tolist()) for name in group or []}
+        times = rows.column(time, "--time").tolist() if time else None
+        if gap > 0:
+            if times is None:
+                raise _usage("--gap without --time", "the column of times", "pass --time COLUMN")
+            keys["burst"] = list(groups.bursts(times, gap))
+        hashes = None
+        if content:
+            columns = {name: rows.column(name, "--content") for name in _words(content)}
+            hashes = [
+                groups.content_hash({name: column[at] for name, column in columns.items()}) for at in range(count)
+            ]
+        if not keys and hashes is None:
+            raise _usage(
+                "no group",
+                "what belongs together",
+                f"--group COLUMN, --gap, --content, or --group {id} if nothing does",
+            )
+        tied = {**keys, "content": list(hashes)} if hashes is not None else keys
+        made = splits.split(
+            tied,
+            shares=_shares(share),
+            labels=_plain(rows.column(label, "--label").tolist()) if label else None,
+            pinned=_pins(pin, rows),
+            times=times,
+            purge=purge,
+            tolerance=tolerance,
+            rng_seed=rng_seed,
+        )
+        kept = manifest.record(made, ids, keys, hashes=hashes)
+        kept.write(target)
+        counts = kept.counts()
+        for side in made.shares:
+            members = len(set(np.array(made.groups)[made.indices(side)].tolist()))
+            _say(f"{side}: {_many(counts[side], 'sample')} ({made.held[side]:.1%}) in {_many(members, 'group')}")
+        if counts[splits.PURGED]:
+            _say(f"purged: {_many(counts[splits.PURGED], 'sample')}")
+        _say(f"written: {target}, SHA-256 {kept.sha256}")
+        document.update(counts=counts, sha256=kept.sha256, output=str(target))
+        return GOOD
+
+    _run("split", as_json, work)
+
+
+def leaks(
+    split: Annotated[str, typer.Argument(metavar="SPLIT", help="A split.json.")],
+    features: Annotated[str, typer.Option(metavar="FILE", help="The samples, to look for kinship.")] = "",
+    columns: Annotated[str, typer.Option(metavar="COLUMNS", help="Which of them; all numbers when not given.")] = "",
+    id: Annotated[str, typer.Option(metavar="COLUMN", help="The samples' names in that file.")] = "id",
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="Score a model with and without the groups.")] = "",
+    task: Annotated[Task, typer.Option(help="What the target is.")] = Task.classes,
+    as_json: AsJson = None,
+) -> None:
+    """Look for leaks: in the split itself, between its sides, and what a random split would pretend, as a number."""
+
+    def work(document: Document) -> int:
+        from gradledger.data import leaks as look
+        from gradledger.data import manifest as manifests
+        from gradledger.data import table as tables
+
+        kept = manifests.read(Path(split))
+        problems = kept.problems()
+        if features:
+            rows = tables.read(Path(features))
+            problems += kept.problems_with([str(one) for one in rows.column(id, "--id").tolist()])
+        if features and not problems:
+            at = _order(kept, rows, id)
+            values = _matrix(rows, columns, leave={id, target})[at]
+            problems += look.twins(kept, values)
+            bursts = look.burst_test(values)
+            _say(str(bursts))
+            document["bursts"] = str(bursts)
+            if bursts.found and len(set(kept.groups)) == len(kept.groups):
+                problems.append("the samples come in bursts, and every sample is a group of its own: a random split")
+            if target:
+                goal = rows.column(target, "--target")[at]
+                leak = look.group_control(values, goal, kept.groups, task=task.value)
+                _say(str(leak))
+                document.update(leak=leak.leak, random=leak.random, grouped=leak.grouped)
+        for text in problems:
+            _say(f"leak: {text}")
+        if not problems:
+            counts = ", ".join(f"{side} {count}" for side, count in kept.counts().items())
+            _say(f"no leak found: {counts}")
+        document.update(problems=problems)
+        return BAD if problems else GOOD
+
+    _run("leaks", as_json, work)
+
+
+def learnable(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="One row a sample.")],
+    inputs: Annotated[str, typer.Option(metavar="COLUMNS", help="What the model is given.")],
+    targets: Annotated[str, typer.Option(metavar="COLUMNS", help="What it is to say: numbers.")] = "",
+    classes: Annotated[str, typer.Option(metavar="COLUMN", help="What it is to say: a class.")] = "",
+    angles: Annotated[str, typer.Option(metavar="COLUMNS", help="Targets in rad, compared on the circle.")] = "",
+    goal: Annotated[float | None, typer.Option(help="An MSE, or an error, that is to be reached.")] = None,
+    as_json: AsJson = None,
+) -> None:
+    """Ask, before anything is trained, how well the target can follow from the input: the floor of the loss."""
+
+    def work(document: Document) -> int:
+        from gradledger.data import learnability
+        from gradledger.data import table as tables
+
+        if bool(targets) == bool(classes):
+            raise _usage("both or none of --targets and --classes", "one of them", "name the columns to be predicted")
+        rows = tables.read(Path(table))
+        rows.rows()
+        given = _matrix(rows, inputs, leave=set())
+        if targets:
+            names, goals = _titled(rows, targets)
+            turning = [name for name in names if name in _words(angles) or name.partition("[")[0] in _words(angles)]
+            floor = learnability.noise_floor(given, goals, names=names, angles=turning)
+            _say(str(floor))
+            document.update(ratio=floor.ratio, mse=floor.mse, floor=dict(zip(floor.names, floor.floor, strict=True)))
+            bottom, fine, metric = floor.mse, floor.learnable, "MSE"
+        else:
+            conflicts = learnability.label_conflicts(given, rows.column(classes, "--classes"))
+            _say(str(conflicts))
+            document.update(share=conflicts.share, close=conflicts.close, error=conflicts.error)
+            bottom, fine, metric = conflicts.error, conflicts.share < 0.5 * conflicts.chance, "error"
+        if goal is not None:
+            try:
+                learnability.require_reachable(goal, bottom, metric=metric)
+            except learnability.LearnabilityError as error:
+                _say(str(error))
+                fine = False
+        document.update(learnable=fine)
+        return GOOD if fine else BAD
+
+    _run("learnable", as_json, work)
+
+
+def lerobot_check(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A LeRobotDataset v3.0.")],
+    videos: Annotated[bool, typer.Option(help="Decode every video too.")] = True,
+    as_json: AsJson = None,
+) -> None:
+    """Check a LeRobotDataset v3 folder: every problem, one a line."""
+
+    def work(document: Document) -> int:
+        from gradledger.data.lerobot import check as look
+
+        problems = look(Path(folder), videos=videos)
+        _say(*problems, f"{folder}: {_many(len(problems), 'problem')}")
+        document.update(problems=problems)
+        return BAD if problems else GOOD
+
+    _run("lerobot check", as_json, work)
+
+
+def lerobot_convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A table of frames, or a folder of version 2.1.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The folder to write; it must not exist.")],
+    fps: Annotated[int | None, typer.Option(help="Frames a second of a table.")] = None,
+    episode: Annotated[str, typer.Option(metavar="COLUMN", help="Which recording a frame is of.")] = "episode",
+    task: Annotated[str, typer.Option(metavar="TEXT", help="What was done, the same in all.")] = "",
+    task_column: Annotated[str, typer.Option(metavar="COLUMN", help="What was done, frame by frame.")] = "",
+    robot_type: Annotated[str | None, typer.Option(metavar="TEXT", help="Name of the robot.")] = None,
+    as_json: AsJson = None,
+) -> None:
+    """Write a LeRobotDataset v3 from a table of frames or from a folder of version 2.1."""
+
+    def work(document: Document) -> int:
+        from gradledger.data.lerobot import convert
+
+        info = convert(
+            Path(source),
+            Path(target),
+            fps=fps,
+            episode=episode,
+            task=task,
+            task_column=task_column,
+            robot_type=robot_type,
+        )
+        _say(f"{target}: {_many(info.total_episodes, 'episode')}, {_many(info.total_frames, 'frame')}")
+        document.update(info.to_json())
+        return GOOD
+
+    _run("lerobot convert", as_json, work)
+
+
+COMMANDS = {
+    "check": check,
+    "split": split,
+    "leaks": leaks,
+    "learnable": learnable,
+    "lerobot": ("LeRobotDataset v3 folders.", {"check": lerobot_check, "convert": lerobot_convert}),
+}
+
+
+# from words to arguments -------------------------------------------------------------------------------------------
+
+
+def _run(verb: str, as_json: str | None, work: Callable[[Document], int]) -> NoReturn:
+    """Do the work, write the document; ends with the exit code."""
+    document: Document = {"verb": f"data {verb}"}
+    try:
+        path = check_path(as_json, "--json")
+        code = work(document)
+    except GradledgerError as error:
+        print(f"gradledger: {error}", file=sys.stderr)
+        raise typer.Exit(CANNOT) from None
+    document["exit_code"] = code
+    if path is not None:
+        write_text(path, json.dumps(document, indent=1) + "\n")
+    raise typer.Exit(code)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _usage(got: str, wanted: str, next_step: str) -> UsageError:
+    return UsageError(got=got, wanted=wanted, where="gradledger data", next_step=next_step)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _files(path: Path, forms: tuple[str, ...]) -> list[Path]:
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.suffix in forms and file.is_file())
+    if not files:
+        raise _usage(f"{path}", f"a file, or a folder with {', '.join(forms)}", "name what is to be checked")
+    return files
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Empty text and NaN are no value."""
+    return [None if value == "" or value != value else value for value in values]
+
+
+def _shares(given: list[str] | None) -> dict[str, float] | None:
+    shares: dict[str, float] = {}
+    for one in given or []:
+        side, equals, number = one.partition("=")
+        try:
+            shares[side] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not side:
+            raise _usage(f"--share {one}", "SIDE=SHARE", "for example --share train=0.8")
+    return shares or None
+
+
+def _pins(given: list[str] | None, rows: Table) -> dict[tuple[str, Any], str]:
+    pins: dict[tuple[str, Any], str] = {}
+    for one in given or []:
+        key, equals, rest = one.partition("=")
+        value, colon, side = rest.rpartition(":")
+        if not (key and equals and colon and side):
+            raise _usage(f"--pin {one}", "COLUMN=VALUE:SIDE", "for example --pin day=friday:test")
+        # The table's own type of value: "3" is the number 3 in a column of numbers.
+        known = {str(own): own for own in rows.column(key, "--pin").tolist()}
+        pins[key, known.get(value, value)] = side
+    return pins
+
+
+def _matrix(rows: Table, columns: str, *, leave: set[str]) -> Any:
+    """(N, D) of the columns side by side; all of numbers when none are named."""
+    import numpy as np
+
+    names = _words(columns) or [
+        name for name, array in rows.arrays.items() if name not in leave and array.dtype.kind in "biuf"
+    ]
+    parts = [rows.column(name, "columns") for name in names]
+    if not parts or any(part.dtype.kind not in "biuf" for part in parts):
+        raise _usage(
+            f"columns {', '.join(names) or 'none'}", "columns of numbers", "name them with --columns or --inputs"
+        )
+    return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
+
+
+def _titled(rows: Table, columns: str) -> tuple[list[str], Any]:
+    """Names of the entries, and (N, A): a column of several entries gives name[0], name[1], ..."""
+    names = []
+    for name in _words(columns):
+        array = rows.column(name, "--targets")
+        width = array.reshape(len(array), -1).shape[1]
+        names += [name] if array.ndim == 1 else [f"{name}[{at}]" for at in range(width)]
+    return names, _matrix(rows, columns, leave=set())
+
+
+def _order(kept: Manifest, rows: Table, id: str) -> list[int]:
+    """Where the file has each sample of the split."""
+    place = {str(one): at for at, one in enumerate(rows.column(id, "--id").tolist())}
+    return [place[one] for one in kept.ids]

@@ -1,0 +1,133 @@
+"""`gradledger data` as a user runs it: exit codes, what is printed, the JSON beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+from data.build import bin_batch, bin_schema
+from data.test_learnability import planar, six
+from gradledger.cli._app import build
+
+APP = build()
+
+
+def run(*words: Any) -> tuple[int, str]:
+    done = CliRunner().invoke(APP, ["data", *map(str, words)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    values, label = load_digits(return_X_y=True)
+    np.savez(
+        tmp_path / "digits.npz", id=np.arange(len(label)), pixels=values, label=label, block=np.arange(len(label)) // 65
+    )
+    return tmp_path / "digits.npz"
+
+
+def test_check(tmp_path: Path) -> None:
+    bin_schema().write(tmp_path / "schema.json")
+    data = tmp_path / "data"
+    data.mkdir()
+    np.savez(data / "good.npz", **bin_batch())
+    code, text = run("check", data, "--schema", tmp_path / "schema.json")
+    assert (code, text) == (0, "1 file checked against 'bin picking', 1 without a violation\n")
+    batch = bin_batch()
+    np.savez(data / "bad.npz", **{**batch, "height": batch["height"][:, None], "success": batch["success"] + 1})
+    (data / "cut.npz").write_bytes((data / "good.npz").read_bytes()[:500])
+    code, text = run("check", data, "--schema", tmp_path / "schema.json", "--json", tmp_path / "out.json")
+    assert code == 1
+    assert "bad.npz: 2 violations" in text
+    assert "height: got shape [32, 1], wanted float32 [B]" in text
+    assert "cut.npz: got BadZipFile" in text
+    assert "3 files checked against 'bin picking', 1 without a violation" in text
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert (document["exit_code"], document["files"], len(document["violations"])) == (1, 3, 2)
+    assert run("check", data / "good.npz", "--schema", tmp_path / "schema.json")[0] == 0
+    assert run("check", tmp_path / "none", "--schema", tmp_path / "schema.json")[0] == 2
+    assert run("check", data, "--schema", tmp_path / "gone.json")[0] == 2
+
+
+def test_split_and_leaks(digits: Path, tmp_path: Path) -> None:
+    target = tmp_path / "split.json"
+    code, text = run("split", digits, "--group", "block", "--label", "label", "-o", target)
+    assert code == 0, text
+    assert "train: " in text
+    assert "SHA-256" in text
+    code, text = run("leaks", target, "--features", digits, "--columns", "pixels", "--target", "label")
+    assert code == 0, text
+    assert "bursts: a random split leaks" in text
+    assert "leak +0.0" in text
+    assert "no leak found: train" in text
+    code, text = run("split", digits, "--group", "id", "-o", tmp_path / "random.json")
+    assert code == 0
+    code, text = run("leaks", tmp_path / "random.json", "--features", digits, "--columns", "pixels")
+    assert code == 1
+    assert "every sample is a group of its own: a random split" in text
+    document = json.loads(target.read_text())
+    document["sides"][0] = "test"
+    target.write_text(json.dumps(document))
+    assert run("leaks", target)[0] == 2
+
+
+def test_split_options(tmp_path: Path) -> None:
+    lines = ["id,day,time,x", *(f"s{at},{at // 20},{at + 100 * (at // 10)},{at % 7}" for at in range(100))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    target = tmp_path / "split.json"
+    given: tuple[Any, ...] = ("split", tmp_path / "t.csv", "-o", target, "--share", "train=0.6", "--share", "test=0.4")
+    assert run(*given, "--group", "day", "--pin", "day=4:test")[0] == 0
+    document = json.loads(target.read_text())
+    assert set(document["sides"][80:]) == {"test"}
+    assert run(*given, "--time", "time", "--gap", "50")[0] == 0
+    assert len(set(json.loads(target.read_text())["keys"]["burst"])) == 10
+    assert run(*given, "--group", "id", "--time", "time", "--purge", "1.5", "--tolerance", "0.5")[0] in (0, 2)
+    code, text = run(*given, "--content", "x", "--tolerance", "0.2")
+    assert (code, len(set(json.loads(target.read_text())["hashes"]))) == (0, 7), text
+    for more, code in (
+        ((), 2),
+        (("--gap", "1", "--group", "day"), 2),
+        (("--group", "night"), 2),
+        (("--group", "day", "--share", "x"), 2),
+        (("--group", "day", "--pin", "day"), 2),
+        (("--group", "day", "--tolerance", "0.001", "--share", "val=0.1"), 2),
+    ):
+        assert run(*given, *more)[0] == code
+
+
+def test_learnable(tmp_path: Path) -> None:
+    for name, (pose, q) in {"planar": planar(2000), "six": six(2000)}.items():
+        np.savez(tmp_path / f"{name}.npz", pose=pose, q=q, label=np.arange(2000) % 3)
+    code, text = run("learnable", tmp_path / "planar.npz", "--inputs", "pose", "--targets", "q", "--angles", "q")
+    assert code == 0, text
+    assert "the target is a function of the input" in text
+    code, text = run("learnable", tmp_path / "six.npz", "--inputs", "pose", "--targets", "q", "--goal", "0.001")
+    assert code == 1
+    assert "does not follow from the input" in text
+    assert "got a goal of MSE 0.001" in text
+    code, text = run("learnable", tmp_path / "six.npz", "--inputs", "pose", "--classes", "label")
+    assert code == 1
+    assert "nearest pairs disagree" in text
+    assert run("learnable", tmp_path / "six.npz", "--inputs", "pose")[0] == 2
+
+
+def test_lerobot(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "f.npz", episode=np.arange(30) // 10, action=rng.normal(size=(30, 2)).astype(np.float32))
+    given: tuple[Any, ...] = ("lerobot", "convert", tmp_path / "f.npz", tmp_path / "set")
+    assert run(*given)[0] == 2
+    code, text = run(*given, "--fps", 10, "--task", "pick")
+    assert (code, text) == (0, f"{tmp_path / 'set'}: 3 episodes, 30 frames\n")
+    assert run("lerobot", "check", tmp_path / "set") == (0, f"{tmp_path / 'set'}: 0 problems\n")
+    (tmp_path / "set/meta/stats.json").unlink()
+    code, text = run("lerobot", "check", tmp_path / "set", "--no-videos", "--json", tmp_path / "o.json")
+    assert code == 1
+    assert text == f"meta/stats.json: the file is missing\n{tmp_path / 'set'}: 1 problem\n"
+    assert json.loads((tmp_path / "o.json").read_text())["problems"] == ["meta/stats.json: the file is missing"]
