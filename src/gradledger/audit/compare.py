@@ -169,16 +169,19 @@ def _norms(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[Diff
         if max(middle, 1 / middle) >= FACTOR:
             away = [s for s in sorted(seen) if max(s[1], 1 / s[1]) >= FACTOR]
             off[name] = (middle, away[0])
-    groups: dict[str, list[str]] = {}
-    for name, (middle, _) in off.items():
-        groups.setdefault(f"{middle:.1e}", []).append(name)  # told together when the factor is the same
-    for names in groups.values():
-        middle, (iteration, _, there, now) = off[names[0]]
-        iteration = min(off[n][1][0] for n in names)
+    groups: dict[tuple[int, bool], list[str]] = {}
+    for name, (middle, parted) in off.items():
+        groups.setdefault((parted[0], middle > 1), []).append(name)  # what parts at once is one difference
+    for (iteration, _), names in groups.items():
+        first = names[0]
+        _, (_, _, there, now) = off[first]
+        middles = sorted(off[n][0] for n in names)
+        factor = number(middles[0])
+        if number(middles[-1]) != factor:
+            factor += f" to {number(middles[-1])}"
         yield Difference(
-            "norm", _some(names), number(there), f"{number(now)} (median factor {number(middle)})", iteration,
-            here.step_site,
-        )  # fmt: skip
+            "norm", _some(names), number(there), f"{number(now)} (median factor {factor})", iteration, here.step_site
+        )
 
 
 def _together(good: Profile, here: Profile, match: dict[str, str]) -> int | None:
@@ -250,7 +253,7 @@ def _targets(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[Di
             words = (f"every {number(there.interval)} iterations", f"every {number(now.interval)}")
             yield Difference("target", subject, *words, now.first, now.site)
         if there.how != now.how:
-            yield Difference("target", subject, f"by {there.how}", f"by {now.how}", now.first, now.site)
+            yield Difference("target", subject, f"by {there.how}", f"by {now.how}", now.last, now.last_site)
         if there.tau != now.tau and None not in (there.tau, now.tau):
             words = (f"tau {number(there.tau)}", f"tau {number(now.tau)}")
             yield Difference("target", subject, *words, now.first, now.site)

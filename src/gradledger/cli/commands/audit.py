@@ -170,7 +170,8 @@ def _open(report: Report, arguments: Arguments, ledger: Path | None, stream: Tex
     from gradledger.audit.render import html
     from gradledger.cli._browser import show
 
-    page = (ledger.parent if ledger is not None else Path(tempfile.mkdtemp(prefix="gradledger-"))) / PAGE
+    folder = ledger.parent.absolute() if ledger is not None else Path(tempfile.mkdtemp(prefix="gradledger-"))
+    page = folder / PAGE
     try:
         write_text(page, html.render(report, footer=footer))
     except OSError as error:
