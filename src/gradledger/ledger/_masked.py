@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Op, Value, is_ref
 from gradledger.ledger._padding import Lengths, array_of, lengths_of, lengths_of_mask
@@ -38,7 +38,7 @@ class Mark:
     mask_site: Site
     what: str = "masked"
     op: str = ""
-    site: Site = Site("", 0, "")
+    site: Site = NOWHERE
     positions: int = 0
 
 

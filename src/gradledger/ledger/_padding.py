@@ -51,7 +51,7 @@ class Lengths:
 def _usable(rows: Any, steps: int) -> bool:
     """Rows of different lengths, of which enough is padding, and none without content."""
     share = 1.0 - rows.sum() / (len(rows) * steps)
-    return bool(len(set(rows.tolist())) > 2 and LEAST_SHARE <= share and rows.max() > 0)
+    return bool(len(set(rows.tolist())) > 2 and share >= LEAST_SHARE and rows.max() > 0)
 
 
 def array_of(tensor: torch.Tensor) -> Any:

@@ -5,8 +5,8 @@ Sequences of different lengths are padded to one length, and the loss compares a
 the padding, too.
 
 ## Why it matters
-The loss looks better than it is, since the padding is easy.  Short sequences teach mostly "predict the padding", and the
-gradient of the real steps shrinks with the longest sequence of the batch.
+The loss looks better than it is, since the padding is easy.  Short sequences teach mostly "predict the padding", and
+the gradient of the real steps shrinks with the longest sequence of the batch.
 
 ## How it is found
 Where a batch is padded is read from its values: rows that end (or begin) in one value that stands nowhere else, at

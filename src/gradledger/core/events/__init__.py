@@ -48,6 +48,9 @@ from gradledger.core.events._data import (
     BatchesCompared as BatchesCompared,
 )
 from gradledger.core.events._data import (
+    FittedOnAll as FittedOnAll,
+)
+from gradledger.core.events._data import (
     LoaderEpoch as LoaderEpoch,
 )
 from gradledger.core.events._data import (
@@ -58,6 +61,9 @@ from gradledger.core.events._data import (
 )
 from gradledger.core.events._data import (
     PaddingCounted as PaddingCounted,
+)
+from gradledger.core.events._data import (
+    RowsShared as RowsShared,
 )
 from gradledger.core.events._data import (
     SharedDataset as SharedDataset,

@@ -146,3 +146,41 @@ class PaddingAveraged(Event):
     steps: int
     kept: float
     mask_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsShared(Event):
+    """Rows held out from training (picked at `site`) were compared with the rows trained on (picked at `train_site`).
+
+    `how` they belong together: "groups", "runs", "windows" (see the ledger's `_related`), or "same" (the very rows);
+    `groups` among `rows`; `held`: how many are held out; `shared`: the share of those that belong together with rows
+    trained on; `within`: how near related rows are, as a share of the typical distance; `evaluated`: a forward without
+    graphs was seen to use them; `trained`: they were trained on after all."""
+
+    KIND: ClassVar[str] = "rows_shared"
+    how: str
+    groups: int
+    rows: int
+    held: int
+    shared: float
+    within: float
+    evaluated: bool
+    trained: bool
+    train_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedOnAll(Event):
+    """Inputs trained on and inputs held out (picked at `part_site`) both carry one statistic over rows of both.
+
+    `op`: what made it, at `site` (NOWHERE: told by the values alone); `rows`: it is over; `held`: how many are held
+    out; `shared`: share of those among its rows; `evaluated`, `trained`: see `RowsShared`."""
+
+    KIND: ClassVar[str] = "fitted_on_all"
+    op: str
+    rows: int
+    held: int
+    shared: float
+    evaluated: bool
+    trained: bool
+    part_site: Site

@@ -1,0 +1,43 @@
+"""What the source says about a split: which lines make it, which call a part held out, which fit statistics."""
+
+from __future__ import annotations
+
+import ast
+
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._evaluation import evaluates
+from gradledger.audit._loops import enclosing_function
+from gradledger.core.site import Site
+
+_SPLITS = frozenset(
+    {"randperm", "permutation", "shuffle", "train_test_split", "random_split", "sample", "choice", "KFold"}
+)
+_FITS = frozenset({"fit", "fit_transform", "mean", "std", "var", "min", "max", "amin", "amax", "nanmean", "nanstd"})
+REACH = 40  # lines above
+
+
+def is_held_out(site: Site, evaluated: bool) -> bool:
+    """Whether rows picked at `site` were meant for validation: something evaluated them, or their name says so."""
+    return evaluated or bool(evaluates(site))
+
+
+def lines_that_split(site: Site) -> list[Site]:
+    """Lines of the same function, at or above `site`, that draw a random order or split; nearest first."""
+    return _lines(site, _SPLITS)
+
+
+def lines_that_fit(site: Site) -> list[Site]:
+    """Lines of the same function, at or above `site`, that fit a scaler or take a mean; nearest first."""
+    return _lines(site, _FITS)
+
+
+def _lines(site: Site, names: frozenset[str]) -> list[Site]:
+    tree = parsed(site.file)
+    found = []
+    own = enclosing_function(site.file, site.line)
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Call) or last_name(node.func) not in names:
+            continue
+        if site.line - REACH <= node.lineno <= site.line and enclosing_function(site.file, node.lineno) is own:
+            found.append(node.lineno)
+    return [Site(site.file, line, site.function) for line in sorted(set(found), reverse=True)]

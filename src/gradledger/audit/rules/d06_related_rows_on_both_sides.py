@@ -1,0 +1,104 @@
+"""# Related rows on both sides of a split
+
+## What it is
+Frames of one recording, windows of one person, crops of one picture, augmented copies of one item: the split shuffles
+rows, not the recordings, people or items that they come from.
+
+## Why it matters
+The validation rows have near twins among the training rows, so the score measures memory.  On new recordings the model
+is far worse than the score says.
+
+## How it is found
+Rows are followed from the program's tables to the forward calls: those that reverse passes walked are trained on, other
+parts of the same table are held out.  The values of both are compared.  It is reported when rows cluster in many tight
+groups with empty space between them (more groups than classes), when the stored order runs smoothly and jumps between
+recordings, or when items hold the very same numbers shifted (overlapping windows), and most of the held-out rows belong
+together with rows trained on.
+
+## Near misses
+- Splits by group, by recording, or in time.
+- Rows of one class each in a cluster: the clusters are the classes.
+- Independent rows, dense or sparse; grids, sorted points of one variable, counted and categorical inputs.
+- Folds that are trained on in turn; parts that nobody evaluates.
+
+## Fix
+Split the groups: draw from the recordings, then take all rows of each (`GroupShuffleSplit`, `torch.isin(group, held)`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._phrases import distinct
+from gradledger.audit._splits import is_held_out, lines_that_split
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, RowsShared
+
+RULE = Rule(
+    "D6",
+    "related-rows-on-both-sides",
+    "data",
+    "Rows that belong together (a recording, a scene, near copies) are on both sides of a split.",
+)
+LISTENS: tuple[type[Event], ...] = (RowsShared,)
+NEEDS_DETAIL = True
+KEPT = 200
+SHARE = 0.5  # of the held-out rows
+
+
+@dataclass(slots=True)
+class State:
+    """The latest comparison of each pair of parts, by their lines."""
+
+    seen: dict[tuple[tuple[str, int], str], RowsShared] = field(default_factory=dict)
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, RowsShared) and len(state.seen) < KEPT:
+        state.seen[event.site.key(), event.how] = event
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for event in state.seen.values():
+        if event.how == "same" or event.trained or event.shared < SHARE:
+            continue
+        if not event.site.file or not is_held_out(event.site, event.evaluated):
+            continue
+        what = {
+            "groups": f"the {event.rows} rows form {event.groups} tight groups",
+            "runs": f"the {event.rows} rows are {event.groups} recordings, one after the other",
+            "windows": f"the {event.rows} items are overlapping windows that hold the very same numbers",
+        }[event.how]
+        found.append(
+            Finding(
+                "D6",
+                "error",
+                event.site,
+                f"{what}, and {event.shared:.0%} of the {event.held} rows held out have relatives among those trained "
+                f"on: the score measures memory, not what happens on new data.",
+                "split by group: draw whole recordings (people, scenes), then take all their rows",
+                related=distinct(event.site, (*lines_that_split(event.site)[:3], event.train_site)),
+                evidence={
+                    "how": event.how,
+                    "groups": event.groups,
+                    "rows": event.rows,
+                    "held_out": event.held,
+                    "with_relatives": event.shared,
+                    "distance_within": event.within,
+                },
+                confidence="certain" if event.how != "runs" else "likely",
+                iteration=event.iteration,
+            )
+        )
+    return found
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    return None if world.detailed else "no reverse pass was watched in detail"

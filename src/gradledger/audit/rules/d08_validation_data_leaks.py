@@ -1,0 +1,126 @@
+"""# Validation data leaks into training
+
+## What it is
+Means, deviations, ranges or principal components are taken over all rows and then used to scale rows trained on and
+rows held out alike; or rows held out for validation are among those trained on.
+
+## Why it matters
+What should be unseen has shaped the inputs.  The score is better than on new data, most where it matters: when
+the new data is shifted against the old.
+
+## How it is found
+Rows are followed from the program's tables through indexing and arithmetic.  A reduction over rows is a statistic, and
+what is computed with it carries it on; it is reported when inputs that were trained on and inputs held out carry one
+statistic that is taken over both.  Tables from arrays are told by their values: all rows together have mean 0 and
+deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
+their numbers.
+
+## Near misses
+- Statistics of the training rows, used for all; batch statistics; statistics that scale targets or make labels.
+- Constants that are known beforehand (255, joint limits).
+- An evaluation on training rows, called so; graphs and other data that is one input for everything.
+
+## Fix
+Split first; then `mean, std = x[train].mean(0), x[train].std(0)`, or `scaler.fit(x_train)` and `transform` for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradledger.audit._evaluation import evaluates
+from gradledger.audit._phrases import distinct
+from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
+from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.world import World
+from gradledger.core.events import Event, FittedOnAll, RowsShared
+from gradledger.core.site import Site
+
+RULE = Rule(
+    "D8",
+    "validation-data-leaks",
+    "data",
+    "Statistics are fitted on training and validation rows together, or validation rows are trained on.",
+)
+LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared)
+NEEDS_DETAIL = True
+KEPT = 200
+_Place = tuple[tuple[str, int], tuple[str, int]]
+
+
+@dataclass(slots=True)
+class State:
+    """The latest of each statistic and part; parts whose rows were trained on."""
+
+    fitted: dict[_Place, FittedOnAll] = field(default_factory=dict)
+    same: dict[tuple[str, int], RowsShared] = field(default_factory=dict)
+    apart: int = 0
+
+
+def init() -> State:
+    return State()
+
+
+def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, FittedOnAll) and len(state.fitted) < KEPT:
+        state.fitted[event.site.key(), event.part_site.key()] = event
+    elif isinstance(event, RowsShared) and len(state.same) < KEPT:
+        if event.how == "same":
+            state.same[event.site.key()] = event
+        else:
+            state.apart += 1
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    found = []
+    for event in state.fitted.values():
+        if event.trained or not is_held_out(event.part_site, event.evaluated):
+            continue
+        lines = [event.site] if event.site.file else lines_that_fit(event.part_site)
+        site, *others = lines or [event.part_site]
+        by = f"the `{event.op}` is taken over" if event.site.file else f"the inputs are {event.op} over"
+        found.append(
+            Finding(
+                "D8",
+                "error",
+                site,
+                f"{by} {event.rows} rows, with {event.shared:.0%} of the {event.held} rows that are held out among "
+                "them, and scales what is trained on and what is validated.",
+                "split first, and fit on the training rows only: x[train].mean(0)",
+                related=distinct(site, (*others[:3], event.part_site)),
+                evidence={
+                    "op": event.op,
+                    "rows": event.rows,
+                    "held_out": event.held,
+                    "held_out_among_them": event.shared,
+                },
+                iteration=event.iteration,
+            )
+        )
+    return found + [_same(event) for event in state.same.values() if _is_leak(event, state)]
+
+
+def _is_leak(event: RowsShared, state: State) -> bool:
+    """Rows that are called validation, a part of the table, and trained on; nothing else is evaluated in their place."""
+    named = bool(event.site.file) and bool(evaluates(Site(event.site.file, event.site.line, "")))
+    return named and not state.apart and event.shared >= 0.1 and event.held < event.rows
+
+
+def _same(event: RowsShared) -> Finding:
+    return Finding(
+        "D8",
+        "error",
+        event.site,
+        f"{event.shared:.0%} of the {event.held} rows held out here are among the {event.rows} rows that are trained "
+        "on: the validation asks for what was learned by heart.",
+        "take the validation rows out of the training rows",
+        related=distinct(event.site, (*lines_that_split(event.site)[:2], event.train_site)),
+        evidence={"held_out": event.held, "trained_on": event.shared, "rows_trained_on": event.rows},
+        confidence="likely",
+        iteration=event.iteration,
+    )
+
+
+def not_checked(state: State, world: World) -> str | None:
+    """Why this run could not be judged, or None when it was."""
+    return None if world.detailed else "no reverse pass was watched in detail"
