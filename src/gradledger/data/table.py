@@ -63,6 +63,34 @@ class Table:
             )
         return next(iter(sizes.values()))
 
+    def matrix(self, names: list[str], *, leave: set[str] | None = None) -> NDArray[np.float64]:
+        """(N, D) of columns side by side; of all that hold numbers, but for those to leave, where none are named.
+
+        Raises:
+            DataError: a column that is missing or holds text, or none at all.
+        """
+        taken = names or [
+            name for name, array in self.arrays.items() if name not in (leave or ()) and array.dtype.kind in "biuf"
+        ]
+        parts = [self.column(name, "a column") for name in taken]
+        if not parts or any(part.dtype.kind not in "biuf" for part in parts):
+            raise DataError(
+                got=f"columns {', '.join(taken) or 'none'}",
+                wanted="columns of numbers",
+                where=str(self.path),
+                next_step="name columns that hold numbers",
+            )
+        return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
+
+    def titles(self, names: list[str]) -> list[str]:
+        """Of the entries of `matrix`: a column of several gives name[0], name[1], ..."""
+        found = []
+        for name in names:
+            array = self.column(name, "a column")
+            width = array.reshape(len(array), -1).shape[1]
+            found += [name] if array.ndim == 1 else [f"{name}[{at}]" for at in range(width)]
+        return found
+
 
 def read(path: Path) -> Table:
     """Read a file.

@@ -59,11 +59,10 @@ def check(
             except GradledgerError as error:
                 found[str(file)] = [str(error)]
         bad = {file: texts for file, texts in found.items() if texts}
-        for file, texts in bad.items():
-            _say(f"{file}: {_many(len(texts), 'violation')}", *(f"  {text}" for text in texts))
-        _say(
-            f"{_many(len(files), 'file')} checked against {contract.name!r}, {len(files) - len(bad)} without a violation"
-        )
+        for name, texts in bad.items():
+            _say(f"{name}: {_many(len(texts), 'violation')}", *(f"  {text}" for text in texts))
+        good = len(files) - len(bad)
+        _say(f"{_many(len(files), 'file')} checked against {contract.name!r}, {good} without a violation")
         document.update(schema=contract.name, files=len(files), violations=bad)
         return BAD if bad else GOOD
 
@@ -95,8 +94,6 @@ def split(
     """Split a table so that nothing related is on two sides, and write down which sample is where and why."""
 
     def work(document: Document) -> int:
-        import numpy as np
-
         from gradledger.data import groups, manifest
         from gradledger.data import split as splits
         from gradledger.data import table as tables
@@ -139,7 +136,7 @@ def split(
         kept.write(target)
         counts = kept.counts()
         for side in made.shares:
-            members = len(set(np.array(made.groups)[made.indices(side)].tolist()))
+            members = len({made.groups[at] for at in made.indices(side)})
             _say(f"{side}: {_many(counts[side], 'sample')} ({made.held[side]:.1%}) in {_many(members, 'group')}")
         if counts[splits.PURGED]:
             _say(f"purged: {_many(counts[splits.PURGED], 'sample')}")
@@ -173,7 +170,7 @@ def leaks(
             problems += kept.problems_with([str(one) for one in rows.column(id, "--id").tolist()])
         if features and not problems:
             at = _order(kept, rows, id)
-            values = _matrix(rows, columns, leave={id, target})[at]
+            values = rows.matrix(_words(columns), leave={id, target})[at]
             problems += look.twins(kept, values)
             bursts = look.burst_test(values)
             _say(str(bursts))
@@ -208,16 +205,16 @@ def learnable(
     """Ask, before anything is trained, how well the target can follow from the input: the floor of the loss."""
 
     def work(document: Document) -> int:
-        from gradledger.data import learnability
+        from gradledger.data import LearnabilityError, learnability
         from gradledger.data import table as tables
 
         if bool(targets) == bool(classes):
             raise _usage("both or none of --targets and --classes", "one of them", "name the columns to be predicted")
         rows = tables.read(Path(table))
         rows.rows()
-        given = _matrix(rows, inputs, leave=set())
+        given = rows.matrix(_words(inputs))
         if targets:
-            names, goals = _titled(rows, targets)
+            names, goals = rows.titles(_words(targets)), rows.matrix(_words(targets))
             turning = [name for name in names if name in _words(angles) or name.partition("[")[0] in _words(angles)]
             floor = learnability.noise_floor(given, goals, names=names, angles=turning)
             _say(str(floor))
@@ -231,7 +228,7 @@ def learnable(
         if goal is not None:
             try:
                 learnability.require_reachable(goal, bottom, metric=metric)
-            except learnability.LearnabilityError as error:
+            except LearnabilityError as error:
                 _say(str(error))
                 fine = False
         document.update(learnable=fine)
@@ -371,31 +368,6 @@ def _pins(given: list[str] | None, rows: Table) -> dict[tuple[str, Any], str]:
         known = {str(own): own for own in rows.column(key, "--pin").tolist()}
         pins[key, known.get(value, value)] = side
     return pins
-
-
-def _matrix(rows: Table, columns: str, *, leave: set[str]) -> Any:
-    """(N, D) of the columns side by side; all of numbers when none are named."""
-    import numpy as np
-
-    names = _words(columns) or [
-        name for name, array in rows.arrays.items() if name not in leave and array.dtype.kind in "biuf"
-    ]
-    parts = [rows.column(name, "columns") for name in names]
-    if not parts or any(part.dtype.kind not in "biuf" for part in parts):
-        raise _usage(
-            f"columns {', '.join(names) or 'none'}", "columns of numbers", "name them with --columns or --inputs"
-        )
-    return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
-
-
-def _titled(rows: Table, columns: str) -> tuple[list[str], Any]:
-    """Names of the entries, and (N, A): a column of several entries gives name[0], name[1], ..."""
-    names = []
-    for name in _words(columns):
-        array = rows.column(name, "--targets")
-        width = array.reshape(len(array), -1).shape[1]
-        names += [name] if array.ndim == 1 else [f"{name}[{at}]" for at in range(width)]
-    return names, _matrix(rows, columns, leave=set())
 
 
 def _order(kept: Manifest, rows: Table, id: str) -> list[int]:
