@@ -154,7 +154,7 @@ def save(
     _sweep_up(folder)
     good = [path for path in candidates(folder) if complaint(path, deep=False) is None]
     for path in good[keep:]:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
     return final
 
 
@@ -260,8 +260,15 @@ def _sweep_up(folder: Path) -> None:
     for path in folder.glob("step-*.old"):
         whole = path.with_suffix("")
         if complaint(whole, deep=False) is None:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         elif not whole.exists():
             # Loading finds it under either name, so a refusal here costs nothing.
             with contextlib.suppress(OSError):
                 path.rename(whole)
+
+
+def _remove(path: Path) -> None:
+    """Its name goes first: who dies while deleting leaves nothing that looks like a checkpoint and is half of one."""
+    with contextlib.suppress(OSError):
+        path = path.rename(path.with_name(f"{path.name}.tmp"))
+    shutil.rmtree(path, ignore_errors=True)
