@@ -62,9 +62,9 @@ def test_equal_runs_do_not_differ() -> None:
 @pytest.mark.parametrize(
     ("changed", "what", "there", "here", "iteration", "line"),
     [
-        ({"clear": False}, "cycle", "1 clears, 1 passes a step", "0 clears, 1 passes a step", 0, 11),
-        ({"clear": False, "clear_from": 3}, "cycle", "1 clears, 1 passes a step", "0.375 clears", 3, 11),
-        ({"passes": 2}, "cycle", "1 clears, 1 passes a step", "1 clears, 2 passes a step", 0, 8),
+        ({"clear": False}, "cycle", "1 clear, 1 pass a step", "0 clears, 1 pass a step", 0, 11),
+        ({"clear": False, "clear_from": 3}, "cycle", "1 clear, 1 pass a step", "0.375 clears", 3, 11),
+        ({"passes": 2}, "cycle", "1 clear, 1 pass a step", "1 clear, 2 passes a step", 0, 8),
         ({"reach": 1}, "gradient", "receives", "never", 0, 10),
         ({"every": 4}, "target", "every 2 iterations", "every 4", 1, 13),
         ({"every": 0}, "target", "copied 4 times", "never copied", 1, 13),
@@ -72,7 +72,7 @@ def test_equal_runs_do_not_differ() -> None:
         ({"norm": 4.0}, "norm", "1", "4 (median factor 4)", 0, 11),
         ({"norm": 8.0, "norm_from": 2}, "norm", "3", "24 (median factor 8)", 2, 11),
         ({"training": False}, "mode", "100% of its calls in train mode", "0% of its calls in train mode", 0, 9),
-        ({"per_step": 3}, "scheduler", "1 calls a step", "3 calls a step", None, 7),
+        ({"per_step": 3}, "scheduler", "1 call a step", "3 calls a step", None, 7),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -107,15 +107,15 @@ def test_a_difference_in_every_form_of_the_report(tmp_path: Path, monkeypatch: p
     shown = text.render(report)
     assert max(map(len, shown.splitlines())) <= 80
     assert "1 difference from kept|run, over 4 parameters, first to show first:" in shown
-    assert "there 1 clears, 1 passes a step" in shown
+    assert "there 1 clear, 1 pass a step" in shown
     assert "at    iteration 0, train.py:11" in shown
     document = json.loads(json_form.render(report))["comparison"]
     assert (document["with"], document["parameters"]) == ("kept|run", 4)
     assert document["differences"][0] | {"file": ""} == {
-        "what": "cycle", "subject": "clear, fill, step", "there": "1 clears, 1 passes a step",
-        "here": "0 clears, 1 passes a step", "iteration": 0, "file": "", "line": 11,
+        "what": "cycle", "subject": "clear, fill, step", "there": "1 clear, 1 pass a step",
+        "here": "0 clears, 1 pass a step", "iteration": 0, "file": "", "line": 11,
     }  # fmt: skip
-    assert "| cycle | clear, fill, step | 1 clears, 1 passes a step |" in md.render(report)
+    assert "| cycle | clear, fill, step | 1 clear, 1 pass a step |" in md.render(report)
     assert json.loads(sarif.render(report))["runs"][0]["properties"]["comparison"]["differences"]
     none = dataclasses.replace(report, comparison=compare(run_of(), run_of(), name="g"))
     assert "0 differences from g, over 4 parameters" in text.render(none)

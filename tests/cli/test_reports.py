@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from audit.render.html_structure import Page
 from audit.render.sarif_structure import problems
+from gradledger.cli.main import entry
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., "Done"]
 
 CORRECT = """\
 import torch
@@ -65,10 +67,49 @@ def gradledger(folder: Path, *words: str, torch: bool = True, **env: str) -> sub
     )
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a command did: exit code and streams."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def replayed(place: Path) -> Run:
-    """The command without torch, in the folder of the runs."""
-    return lambda *words, **env: gradledger(place, *words, torch=False, **env)
+def replayed(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command within this process, in the folder of the runs: for what runs no program."""
+    monkeypatch.chdir(place)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GRADLEDGER_HOME", str(place / "home"))
+
+    def run(*words: str, **env: str) -> Done:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["gradledger", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            entry()
+        out, err = capsys.readouterr()
+        return Done(int(stop.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("audit", "--replay", "bad", "--format", "html", "--output", "alone.html", "--like", "good"), ""),
+        (("ledger", "bad", "--kind", "step", "--limit", "1"), "SGD 1, step 0"),
+        (("gradflow", "--replay", "bad", "--json", "alone.json"), "4 of 6 parameters carry"),
+    ],
+)
+def test_a_recorded_run_is_shown_without_torch(place: Path, words: tuple[str, ...], says: str) -> None:
+    done = gradledger(place, *words, torch=False)
+    assert done.returncode == (3 if words[0] == "audit" else 0), done.stderr
+    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------------------------------- forms
@@ -158,7 +199,7 @@ def test_like_tells_what_differs_and_changes_no_exit_code(replayed: Run) -> None
     done = replayed("audit", "--replay", "bad", "--like", "good", "--fail-on", "never")
     assert done.returncode == 0
     assert "differences from good, over 6 parameters" in done.stderr
-    assert "1 clears, 1 passes a step" in done.stderr
+    assert "1 clear, 1 pass a step" in done.stderr
     assert "iteration 0, faulty.py:11" in done.stderr
 
 
@@ -178,7 +219,7 @@ def test_like_with_a_running_program(place: Path) -> None:
     done = gradledger(place, "audit", "--run", "again", "--like", "good", "--fail-on-difference", "correct.py")
     assert done.returncode == 0, done.stderr
     assert "0 differences from good" in done.stderr
-    assert "the first 12 watched iterations have equal gradient norms" in done.stderr
+    assert "gradient norms are equal in the first 12 measured iterations" in done.stderr
 
 
 @pytest.mark.parametrize(

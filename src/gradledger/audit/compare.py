@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gradledger.audit._phrases import number
+from gradledger.audit._phrases import number, times
 from gradledger.audit.profile import Built, Profile, Profiler
 from gradledger.audit.world import World
 from gradledger.core.events import Event
@@ -121,8 +121,8 @@ def _gradients(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[
 def _cycle(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[Difference]:
     def words(p: Profile) -> str:
         if not p.steps:
-            return f"{p.passes} passes, no step"
-        return f"{number(p.clears / p.steps)} clears, {number(p.passes / p.steps)} passes a step"
+            return f"{times(p.passes, 'pass')}, no step"
+        return f"{_rate(p.clears / p.steps, 'clear')}, {_rate(p.passes / p.steps, 'pass')} a step"
 
     def rates(p: Profile) -> tuple[float, ...]:
         return (p.clears / p.steps, p.passes / p.steps) if p.steps else ()
@@ -153,7 +153,7 @@ def _cycle(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[Diff
             "cycle", "contributions used before", f"{g.old} at the step", f"{h.old} at the step", first, here.step_site
         )
     elif same:
-        counts = [f"{c.clears} clears, {c.passes} passes" for c in (g, h)]
+        counts = [f"{times(c.clears, 'clear')}, {times(c.passes, 'pass')}" for c in (g, h)]
         yield Difference("cycle", f"iteration {first}", counts[0], counts[1], first, site)
 
 
@@ -253,7 +253,7 @@ def _targets(good: Profile, here: Profile, match: dict[str, str]) -> Iterable[Di
             words = (f"every {number(there.interval)} iterations", f"every {number(now.interval)}")
             yield Difference("target", subject, *words, now.first, now.site)
         if there.how != now.how:
-            yield Difference("target", subject, f"by {there.how}", f"by {now.how}", now.last, now.last_site)
+            yield Difference("target", subject, f"by {there.how}", f"by {now.how}", now.since, now.since_site)
         if there.tau != now.tau and None not in (there.tau, now.tau):
             words = (f"tau {number(there.tau)}", f"tau {number(now.tau)}")
             yield Difference("target", subject, *words, now.first, now.site)
@@ -273,13 +273,18 @@ def _schedulers(good: Profile, here: Profile, match: dict[str, str]) -> Iterable
             yield Difference("scheduler", label, words[0], words[1], None, now.site)
         a, b = there.per_step, now.per_step
         if (a is None) != (b is None) or (a is not None and b is not None and abs(a - b) > ALIKE * max(a, b)):
-            words = [f"{number(v)} calls a step" for v in (a, b)]
+            words = [f"{_rate(v, 'call')} a step" if v is not None else "no step" for v in (a, b)]
             yield Difference("scheduler", label, words[0], words[1], None, now.site)
 
 
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return f"{listed[0]} and {len(listed) - 1} more" if len(listed) > 1 else listed[0]
+
+
+def _rate(value: float, noun: str) -> str:
+    """ "1 clear", "0.25 clears"."""
+    return times(1, noun) if abs(value - 1) < 1e-9 else number(value) + times(2, noun)[1:]
 
 
 def _count(n: int, noun: str) -> str:

@@ -51,7 +51,7 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class Sync:
     """Copies from one module into another: `count` of them by `how` with weight `tau`, about every `interval`
-    iterations; `first`, `site`: the first of them, `last`, `last_site`: the last (both as far as kept)."""
+    iterations; `first`, `site`: the first of them; `since`, `since_site`: the first by `how`."""
 
     how: str
     count: int
@@ -59,8 +59,8 @@ class Sync:
     interval: float | None
     first: int
     site: Site
-    last: int
-    last_site: Site
+    since: int
+    since_site: Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,8 @@ def _sync(events: list[ev.Copied], count: int) -> Sync:
     gaps = sorted(b - a for a, b in pairwise(at))
     last = events[-1]
     middle = float(gaps[len(gaps) // 2]) if gaps else None
-    return Sync(last.how, count, last.tau, middle, at[0], events[0].site, last.iteration, last.site)
+    since = next(e for e in events if e.how == last.how)
+    return Sync(last.how, count, last.tau, middle, at[0], events[0].site, since.iteration, since.site)
 
 
 __all__ = ["Built", "Calls", "Cycle", "Profile", "Profiler", "Received", "Scheduled", "Sync"]

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradledger.audit._phrases import times
 from gradledger.audit._source import source_lines
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
@@ -104,6 +105,11 @@ def difference_rows(report: Report) -> list[tuple[str, str, str, str, str, str]]
     ]
 
 
+def together(iterations: int) -> str:
+    """How long two runs had equal gradients."""
+    return f"gradient norms are equal in the first {times(iterations, 'measured iteration')}"
+
+
 def excerpt(site: Site, context: int = CONTEXT) -> list[tuple[int, str, bool]]:
     """(line number, text, marked) around a site, indentation common to all removed; empty when unreadable."""
     lines = source_lines(site.file) if site.file else ()
@@ -174,7 +180,7 @@ def _compared(report: Report, width: int) -> Iterator[Line]:
     ):
         yield [(text, "bold")]
     if comparison.together:
-        for text in _wrap(f"the first {comparison.together} watched iterations have equal gradient norms", width):
+        for text in _wrap(together(comparison.together), width):
             yield [(text, "dim")]
     for what, subject, there, here, iteration, line in rows[:DIFFERENCES_SHOWN]:
         at = ", ".join(text for text in (f"iteration {iteration}" if iteration else "", line) if text)

@@ -146,8 +146,8 @@ def chart(title: str, lines: Sequence[tuple[str, Curve]], *, log: bool = False) 
     parts = [
         el("line", x1=left, x2=left, y1=up, y2=height - down, class_="axis"),
         el("line", x1=left, x2=width - right, y1=height - down, y2=height - down, class_="axis"),
-        el("text", number(high), x=left - 6, y=up + 8, class_="t-axis end"),
-        el("text", number(low), x=left - 6, y=height - down, class_="t-axis end"),
+        el("text", f"{high:.3g}", x=left - 6, y=up + 8, class_="t-axis end"),
+        el("text", f"{low:.3g}", x=left - 6, y=height - down, class_="t-axis end"),
         el("text", str(first), x=left, y=height - 6, class_="t-axis"),
         el("text", f"iteration {last}", x=width - right, y=height - 6, class_="t-axis end"),
     ]

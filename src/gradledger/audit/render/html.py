@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gradledger._version import __version__
 from gradledger.audit import registry
+from gradledger.audit._phrases import times
 from gradledger.audit._source import source_line, source_lines
 from gradledger.audit.render import _pictures
 from gradledger.audit.render._html import Raw, el, join, markdown, prose
@@ -25,6 +26,7 @@ from gradledger.audit.render._layout import (
     reasons,
     run_line,
     shown_path,
+    together,
     verdict,
 )
 from gradledger.audit.render._style import CSS, JS, POLICY
@@ -276,16 +278,14 @@ def _compared(report: Report) -> Raw | None:
     if comparison is None:
         return None
     rows = difference_rows(report)
-    head = el("p", f"Against {comparison.good}: {len(rows)} difference{'s' if len(rows) != 1 else ''} over "
-                   f"{comparison.compared} parameters.", _together(report))  # fmt: skip
+    told = (
+        f"Against {comparison.good}: {times(len(rows), 'difference')} over {times(comparison.compared, 'parameter')}."
+    )
+    equal = f" {together(comparison.together).capitalize()}." if comparison.together else None
+    head = el("p", told, equal)
     if not rows:
         return el("div", head, class_="panel")
     return el("div", head, _table(("what", "of", "good run", "this run", "iteration", "line"), rows), class_="panel")
-
-
-def _together(report: Report) -> str | None:
-    together = report.comparison.together if report.comparison is not None else None
-    return f" The first {together} watched iterations have equal gradient norms." if together else None
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Raw:
