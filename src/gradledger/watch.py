@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,10 +26,11 @@ from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
 from gradledger.core.errors import UsageError
-from gradledger.core.events import RunEnded, RunStarted
+from gradledger.core.events import RankFinding, RunEnded, RunStarted
 from gradledger.core.site import NOWHERE, Frame
 
 if TYPE_CHECKING:
+    from gradledger.ledger._recorder import Recorder
     from gradledger.ledger._session import Session
     from gradledger.ledger._sink import PlainSink, SqliteSink, ThinSink
 
@@ -50,7 +51,8 @@ class Watch:
     `program`, `argv`: told in the report; `select`, `ignore`: rules by code, name or series letter; `store`: path of
     a new ledger file (None: nothing is written); `listeners`: called with each fact that the rules see, and the world
     that has just taken it; `full`: iterations to be watched in full besides the sampled ones, and then every fact is
-    passed on, however alike its iteration is to others (nothing is stored).
+    passed on, however alike its iteration is to others (nothing is stored); `place`: (rank, ranks) when a launcher has
+    started several such processes: rank 0 takes in what the others find, and reports.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Watch:
         store: Path | None = None,
         listeners: Sequence[Listener] = (),
         full: range | None = None,
+        place: tuple[int, int] | None = None,
     ) -> None:
+        self._place = place
         self._program, self._argv = program, tuple(argv)
         self._judge = Judge(select=select, ignore=ignore, listeners=listeners)
         self.store = store
@@ -107,6 +111,8 @@ class Watch:
             torch=str(torch.__version__),
             python=sys.version.partition(" ")[0],
         )
+        if self.store is not None and self._place is None:
+            session.start_rank, session.folder, session.program = watch_rank, str(self.store.parent), self._program
         session.install()
         _active = self
         _forks.register()
@@ -124,6 +130,7 @@ class Watch:
         recorder.come_home()
         session.uninstall()
         _active = None
+        self._side_by_side(recorder)
         end = end or End()
         recorder.emit(
             RunEnded,
@@ -139,6 +146,41 @@ class Watch:
             not_watched=tuple(f"{code}: {reason}" for code, reason in recorder.not_watched.items()),
         )
         recorder.close()
+
+    @property
+    def reports(self) -> bool:
+        """Whether this process is the one that reports."""
+        return self._place is None or self._place[0] == 0
+
+    def _side_by_side(self, recorder: Recorder) -> None:
+        """Hand what was found over to the rank that reports, or take in what the others have left."""
+        if self.store is None or self._sink is None:
+            return
+        if not self.reports:
+            self._sink.settle()
+            for finding in self._judge.finish().findings:
+                recorder.emit(
+                    RankFinding,
+                    finding.site,
+                    rank=self._place[0] if self._place is not None else 0,
+                    code=finding.code,
+                    severity=finding.severity,
+                    message=finding.message,
+                    fix=finding.fix,
+                    related=finding.related,
+                    subject=finding.subject,
+                    count=finding.count,
+                    likely=finding.confidence == "likely",
+                )
+            return
+        from gradledger.ledger import _gather
+
+        ranks = self._place[1] if self._place is not None else None
+        for event in _gather.collect(self.store.parent, self.store, ranks):
+            values = {f.name: getattr(event, f.name) for f in fields(event)}
+            for name in ("seq", "iteration", "site", "weight"):
+                values.pop(name)
+            recorder.emit(type(event), event.site, **values)
 
     def report(self) -> Report:
         """The judgement; within the block, the one on what happened so far."""
@@ -221,7 +263,31 @@ def render_text(report: Report) -> str:
     return render(report)
 
 
+def watch_rank(folder: str, program: str) -> None:
+    """In a process that the watched program has started and that has joined a group of ranks: watch it to its end."""
+    global _inherited
+    from multiprocessing import util
+
+    from torch import distributed
+
+    from gradledger.ledger import _gather
+
+    if _inherited is not None and _inherited._session is not None:
+        _inherited._session.uninstall()  # hooks of the process that forked, without effect here
+        _inherited = None
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    if world < 2 or _active is not None:
+        return
+    path = _gather.ledger_of(Path(folder), rank)
+    path.unlink(missing_ok=True)
+    # a place that never reports: the process that started the ranks does
+    one = Watch(program=program, store=path, place=(rank + 1, world + 1))
+    one.start()
+    util.Finalize(None, one.stop, exitpriority=100)
+
+
 _active: Watch | None = None
+_inherited: Watch | None = None
 
 
 class _Forks:
@@ -237,10 +303,10 @@ class _Forks:
 
     @staticmethod
     def _in_child() -> None:
-        global _active
+        global _active, _inherited
         if _active is not None:
             _active.forget()
-            _active = None
+            _inherited, _active = _active, None
 
 
 _forks = _Forks()

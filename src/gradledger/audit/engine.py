@@ -16,8 +16,9 @@ from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.report import Note, Report
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
 from gradledger.audit.world import World
-from gradledger.core.events import Event
+from gradledger.core.events import Event, RankFinding
 
+RANK_FINDINGS = 1000
 Update = Callable[[Any, Event, World], None]
 Listener = Callable[[Event, World], None]
 
@@ -57,6 +58,7 @@ class Judge:
         self._everything = not select
         self._by_type: dict[type[Event], list[tuple[Update, Any, _Running]]] = {}
         self._events = 0
+        self._ranks: list[RankFinding] = []
         self._world_error = ""
         for run in self._running:
             try:
@@ -67,6 +69,8 @@ class Judge:
     def put(self, event: Event) -> None:
         """Take one event in."""
         self._events += 1
+        if isinstance(event, RankFinding) and len(self._ranks) < RANK_FINDINGS:
+            self._ranks.append(event)
         try:
             self.world.apply(event)
         except Exception as error:  # a torn fact: the rules go on with the world as it was
@@ -125,6 +129,7 @@ class Judge:
             else:
                 checked.append(rule.key)
                 findings += found
+        findings += self._of_ranks(findings)
         started, ended = self.world.program, self.world.ended
         kept, silenced, notes = suppress.apply(
             ordered(merged(findings)),
@@ -145,6 +150,30 @@ class Judge:
             events=self._events,
             sampled=sampled,
         )
+
+    def _of_ranks(self, findings: list[Finding]) -> list[Finding]:
+        """What other ranks found and this one did not, once each."""
+        running = {run.loaded.rule.key for run in self._running}
+        known = {(f.key, f.site.key()) for f in findings}
+        found = []
+        for event in self._ranks:
+            finding = Finding(
+                event.code,
+                event.severity,  # type: ignore[arg-type]
+                event.site,
+                event.message,
+                event.fix,
+                event.related,
+                {"rank": event.rank},
+                event.count,
+                "likely" if event.likely else "certain",
+                event.subject,
+                event.iteration,
+            )
+            if finding.key in running and (finding.key, finding.site.key()) not in known:
+                known.add((finding.key, finding.site.key()))
+                found.append(finding)
+        return found
 
 
 def audit(

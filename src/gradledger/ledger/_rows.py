@@ -1,7 +1,7 @@
 """Which rows of the program's data a tensor holds, followed through indexing, arithmetic and collation.
 
-Every table of data (n rows or more) is a *space*; its rows are numbered once.  A tensor made from it by picking rows, or
-by arithmetic that keeps rows in place, holds known rows of that space.  A reduction over rows makes a *statistic*; what
+Every table of data is a *space*; its rows are numbered once.  A tensor made from it by picking rows, or by
+arithmetic that keeps rows in place, holds known rows of that space.  A reduction over rows makes a *statistic*; what
 is computed with it carries the statistic on.  Rows of a tensor picked from a whole space are its *part*: batches drawn
 from a part belong to it.
 """
@@ -130,7 +130,7 @@ class Rows:
 
     def follow(self, op: Op, args: Any, outs: list[torch.Tensor]) -> None:
         """One operation has run."""
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if op.name == "getitem" and isinstance(first, torch.Tensor):
             self._picked(op, first, args[1], outs[0])
         elif op.name == "index_select" and len(args) > 2 and args[1] in (0, -first.dim() if _is(first) else 0):
@@ -244,7 +244,7 @@ class Rows:
                 held = found[1]
                 fitted |= held.fitted
                 same = out.dim() > 0 and t.dim() > 0 and out.shape[0] == t.shape[0]
-                if source is None and (held.single or same) and not (op.name in ("t", "transpose", "permute", "T")):
+                if source is None and (held.single or same) and op.name not in ("t", "transpose", "permute", "T"):
                     source = held
         if op.name in _WORDS:
             fitted = frozenset()

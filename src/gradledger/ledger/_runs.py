@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from gradledger.core.errors import LedgerError
+from gradledger.ledger import _gather
 
 KEPT = 50
 LEDGER = "ledger.sqlite"
@@ -34,22 +35,39 @@ def new_run(program: str, folder: Path | None = None) -> Path:
     """Make the folder of a new run and return the path of its ledger; `folder` instead of one below `home()`.
 
     Where the cache cannot be written, a temporary folder is used.  Older runs beyond the last fifty are removed.
+    Processes that one launcher has started (torchrun) share a folder: rank 0 keeps the ledger that is reported.
     Raises OSError when no folder can be made at all.
     """
+    place = _gather.of_environment()
+    ledger = LEDGER if place is None or place[0] == 0 else _gather.ledger_of(Path(), place[0]).name
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-shm"):
+        # the other ranks begin at the same time: each clears its own place
+        stale = [LEDGER, *(p.name for p in folder.glob("rank*.sqlite"))] if place is None else [ledger]
+        for old in (name + end for name in stale for end in ("", "-wal", "-shm")):
             (folder / old).unlink(missing_ok=True)
-        return (folder / LEDGER).absolute()
+        return (folder / ledger).absolute()
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(program).name.removesuffix(".py"))[:40] or "program"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem}-{os.getpid()}"
+    if place is not None:
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        name = f"{time.strftime('%Y%m%d', _began(os.getppid()))}-ranks-{stem}-{os.getppid()}-{again}"
     try:
         root = home()
         (root / name).mkdir(parents=True, exist_ok=True)
         _prune(root, keep=root / name)
-        return root / name / LEDGER
+        (root / name / ledger).unlink(missing_ok=True)
+        return root / name / ledger
     except (OSError, RuntimeError):  # RuntimeError: no home folder can be determined
-        return Path(tempfile.mkdtemp(prefix="gradledger-")) / LEDGER
+        return Path(tempfile.mkdtemp(prefix="gradledger-")) / ledger
+
+
+def _began(process: int) -> time.struct_time:
+    """When a process began, so that all its children give one answer; the epoch where that cannot be known."""
+    try:
+        return time.localtime(os.stat(f"/proc/{process}").st_ctime)
+    except OSError:
+        return time.localtime(0)
 
 
 def find_run(word: str, where: str = "--replay") -> Path:

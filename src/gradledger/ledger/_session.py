@@ -38,6 +38,10 @@ class Session:
     recorder: Recorder
     trace: Trace
     lifecycle: Lifecycle
+    # given by who opens the session: how a started process begins a watch of its own, and where ledgers lie
+    start_rank: Callable[[str, str], None] | None = None
+    folder: str = ""
+    program: str = ""
     # written by probes/optimizers.py: numbers of all tensors that an optimizer holds
     held: set[int] = field(default_factory=set)
     know_optimizer: Callable[[torch.optim.Optimizer, Site], int] = lambda optimizer, site: 0

@@ -21,7 +21,7 @@ their numbers.
 - An evaluation on training rows, called so; graphs and other data that is one input for everything.
 
 ## Fix
-Split first; then `mean, std = x[train].mean(0), x[train].std(0)`, or `scaler.fit(x_train)` and `transform` for the rest.
+Split first; then `mean, std = x[train].mean(0), x[train].std(0)`, or `scaler.fit(x_train)` and `transform` the rest.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _is_leak(event: RowsShared, state: State) -> bool:
-    """Rows that are called validation, a part of the table, and trained on; nothing else is evaluated in their place."""
+    """Rows that are called validation, a part of the table, and trained on; nothing else is evaluated instead."""
     named = bool(event.site.file) and bool(evaluates(Site(event.site.file, event.site.line, "")))
     return named and not state.apart and event.shared >= 0.1 and event.held < event.rows
 

@@ -14,7 +14,7 @@ from gradledger.cli._atomic import check_path, write_text
 from gradledger.cli._options import Arguments, help_text, parse
 from gradledger.cli._parts import Parts
 from gradledger.core.errors import GradledgerError
-from gradledger.ledger import _runs
+from gradledger.ledger import _gather, _runs
 from gradledger.ledger._runner import Outcome, leave, resolve, run
 from gradledger.watch import End, Watch
 
@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> NoReturn:
             ignore=arguments.codes("--ignore"),
             store=_ledger_path(arguments, target.name, stream),
             listeners=parts.listeners,
+            place=_gather.of_environment(),
         )
     except GradledgerError as error:
         print(f"gradledger: {error}", file=stream)
@@ -76,6 +77,8 @@ def _conclude(
     if outcome.watch_error:
         say(f"gradledger: the audit could not start:\n{outcome.watch_error}", stream)
         return COULD_NOT_RUN if outcome.exit_code == 0 else None
+    if not program.reports:
+        return None  # rank 0 of the launcher reports what this one found
     ledger = program.store if program.stored else None
     stored = ledger.stat().st_size if ledger is not None and ledger.is_file() else 0
     cost = Cost(parts.seconds(), stored, str(ledger.parent) if ledger is not None and stored else "")

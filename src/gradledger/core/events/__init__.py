@@ -185,6 +185,18 @@ from gradledger.core.events._parts import (
 from gradledger.core.events._parts import (
     Term as Term,
 )
+from gradledger.core.events._ranks import (
+    RankBatch as RankBatch,
+)
+from gradledger.core.events._ranks import (
+    RankFinding as RankFinding,
+)
+from gradledger.core.events._ranks import (
+    RankParameters as RankParameters,
+)
+from gradledger.core.events._ranks import (
+    SamplerPass as SamplerPass,
+)
 from gradledger.core.events._reverse import (
     ActivationFed as ActivationFed,
 )

@@ -1,0 +1,73 @@
+"""Several processes that train one model: ranks.  Facts of each that are compared with those of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradledger.core.events._base import Event
+from gradledger.core.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerPass(Event):
+    """A pass begins over a loader with a `DistributedSampler` that shuffles.  `order`: its epoch and seed, of which the
+    order follows; `made_site`: where the sampler was made."""
+
+    KIND: ClassVar[str] = "sampler_pass"
+    rank: int
+    loader: int
+    replicas: int
+    order: tuple[int, int]
+    made_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBatch(Event):
+    """A batch of a loader in one rank: the `index`-th of its `epoch`-th pass, as a `digest` of its values.  `loader`
+    counts the loaders of that rank in the order of their first pass; `trained`: a reverse pass followed."""
+
+    KIND: ClassVar[str] = "rank_batch"
+    rank: int
+    world: int
+    loader: int
+    epoch: int
+    index: int
+    digest: str
+    trained: bool
+    distributed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParameters(Event):
+    """An optimizer of one rank is about to take its `step`-th step.  Of each parameter: shape, digest of its values,
+    and whether its gradient was averaged over ranks.  `exchanged`: other values than gradients travel between ranks;
+    `sharded_data`: a DistributedSampler splits the data; `made_site`: where the optimizer was built."""
+
+    KIND: ClassVar[str] = "rank_parameters"
+    rank: int
+    world: int
+    optimizer: int
+    step: int
+    shapes: tuple[str, ...]
+    digests: tuple[str, ...]
+    averaged: tuple[bool, ...]
+    exchanged: bool
+    sharded_data: bool
+    made_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinding(Event):
+    """What the rules found in another rank, at `site`.  Fields as of a finding."""
+
+    KIND: ClassVar[str] = "rank_finding"
+    rank: int
+    code: str
+    severity: str
+    message: str
+    fix: str
+    related: tuple[Site, ...]
+    subject: str
+    count: int
+    likely: bool
