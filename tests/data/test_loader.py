@@ -86,13 +86,13 @@ def test_resume_at_every_batch_with_another_number_of_workers(position: int) -> 
     saver = make("globals", 2 if position % 2 else 0, persistent_workers=position == 3)
     batches = iter(saver)
     got = [content_hash(next(batches)) for _ in range(position)]
-    state = json.loads(json.dumps(saver.state()))
+    state = json.loads(json.dumps(saver.state_dict()))
     if position == 6:
         assert (state["epoch"], state["batch"]) == (1, 0)
         assert saver.epoch == 1
     for workers in (0, 1, 3):
         resumed = make("globals", workers, persistent_workers=workers == 1)
-        resumed.restore(state)
+        resumed.load_state_dict(state)
         rest = [content_hash(batch) for batch in resumed]
         if position < 6:
             assert got + rest == EXPECTED["globals"][0]
@@ -191,12 +191,12 @@ def test_two_iterations_at_once_are_refused() -> None:
 def test_a_position_of_another_order_is_refused(more: dict[str, Any], says: str) -> None:
     loader = make("pure", **more)
     with pytest.raises(LoaderError, match=says):
-        loader.restore(make("pure").state())
+        loader.load_state_dict(make("pure").state_dict())
     assert loader.epoch == 0
 
 
 def test_a_position_that_is_none() -> None:
-    state = make("pure").state()
+    state = make("pure").state_dict()
     for broken in (
         {},
         {**state, "batch": 6},
@@ -205,7 +205,7 @@ def test_a_position_that_is_none() -> None:
         {**state, "format": "y"},
     ):
         with pytest.raises(LoaderError, match=r"Loader\.restore"):
-            make("pure").restore(broken)
+            make("pure").load_state_dict(broken)
 
 
 class Endless(IterableDataset[int]):

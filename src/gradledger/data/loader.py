@@ -29,7 +29,7 @@ class Loader:
     ([4, 2], 1)
 
     Iterating gives what is left of the current epoch and then turns to the next one; breaking off and iterating again
-    goes on with the next batch. `state()` counts batches that were handed out, not those that workers hold ready.
+    goes on with the next batch. `state_dict()` counts batches that were handed out, not those that workers hold ready.
     """
 
     def __init__(
@@ -162,12 +162,12 @@ class Loader:
         self._epoch, self._position = self._where()[0] if epoch is None else epoch, 0
         self._turn += 1
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The position as JSON: the batch after the last one that was handed out, and what the order depends on."""
         epoch, batch = self._where()
         return {"format": FORMAT, "epoch": epoch, "batch": batch, **self._identity()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a saved position. The number of workers may be another one.
 
         Raises:
@@ -182,7 +182,7 @@ class Loader:
             raise LoaderError(
                 got=got or f"epoch {epoch!r}, batch {batch!r} of {len(self)}",
                 wanted="a position of a loader with the same order",
-                where="Loader.restore",
+                where="Loader.load_state_dict",
                 next_step="make the loader with the arguments of the saved run; only the workers may differ",
             )
         assert isinstance(epoch, int)
