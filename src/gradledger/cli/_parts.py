@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradledger.audit.engine import Listener
-from gradledger.audit.report import Cost, Report
+from gradledger.audit.report import Cost, Note, Report
 from gradledger.audit.world import World
+from gradledger.ledger._runs import LEDGER
 
 if TYPE_CHECKING:
     from gradledger.audit.profile import Profile, Profiler
@@ -55,13 +56,23 @@ class Parts:
         return time.monotonic() - self._began if self._began is not None else 0.0
 
     def complete(self, report: Report, world: World, cost: Cost | None = None) -> Report:
-        """The report with its further parts."""
+        """The report with its further parts.  A part that cannot be made is told, and does not cost the others."""
         report = replace(report, cost=cost)
-        if self._teller is not None:
-            report = replace(report, story=self._teller.story(world))
-        if self._profiler is not None and self._good is not None and self._like is not None:
-            from gradledger.audit.compare import compare
-
-            name = str(self._like.parent if self._like.name == "ledger.sqlite" else self._like)
-            report = replace(report, comparison=compare(self._good, self._profiler.profile(world), name=name))
+        for make in (self._pictures, self._compared):
+            try:
+                report = make(report, world)
+            except Exception as error:
+                note = Note("", 0, f"a part of the report could not be made: {type(error).__name__}: {error}")
+                report = replace(report, notes=(*report.notes, note))
         return report
+
+    def _pictures(self, report: Report, world: World) -> Report:
+        return report if self._teller is None else replace(report, story=self._teller.story(world))
+
+    def _compared(self, report: Report, world: World) -> Report:
+        if self._profiler is None or self._good is None or self._like is None:
+            return report
+        from gradledger.audit.compare import compare
+
+        name = str(self._like.parent if self._like.name == LEDGER else self._like)
+        return replace(report, comparison=compare(self._good, self._profiler.profile(world), name=name))
