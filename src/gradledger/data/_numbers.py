@@ -29,9 +29,8 @@ SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "rad/s": ((180.0 / np.pi, "degrees per second"),),
     "s": ((1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")),
     "ms": ((0.001, "seconds"),),
-    "1": ((255.0, "bytes 0..255"), (1 / 255.0, "values divided by 255 twice")),
-    "": ((255.0, "bytes 0..255"), (1 / 255.0, "values divided by 255 twice")),
 }
+_PICTURES = ((255.0, "bytes 0..255"), (1 / 255.0, "values divided by 255 twice"))
 
 
 def looks(field: Field, array: NDArray[Any], present: NDArray[np.bool_]) -> Iterator[Violation]:
@@ -72,7 +71,7 @@ def _scale(field: Field, rows: NDArray[np.float64], means: NDArray[np.float64]) 
     if size <= 0 or got <= 0:
         return
     ratio = got / size
-    for factor, words in SCALES.get(field.unit, ()):
+    for factor, words in _PICTURES if field.role == "image" else SCALES.get(field.unit, ()):
         # Within a factor of two of the mistake, and off by more than the typical data can be: a robot at rest has
         # small velocities too, so few samples are no evidence of a small scale.
         if 0.5 <= ratio / factor <= 2.0 and (factor > 1 or rows.shape[0] >= 8):

@@ -60,7 +60,7 @@ def search(task: Task, rng: np.random.Generator) -> Found:
     """A stratified assignment that fits, or the closest one."""
     best: NDArray[np.int64] | None = None
     lowest = np.inf
-    for _ in range(RESTARTS):
+    for _ in range(RESTARTS if len(task.counts) <= PART else 3):
         sides = _climb(task, _greedy(task, rng), rng)
         cost = float(_cost(task, task.fill(sides)).sum())
         fits = task.fits(sides)

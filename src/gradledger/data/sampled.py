@@ -57,13 +57,14 @@ class SeededStreams:
     """
 
     def __init__(self, rng_seed: int, epoch: int, index: int) -> None:
-        self._words = philox.bits(rng_seed, epoch, index).random_raw(3)
+        self._words = philox.bits(rng_seed, epoch, index).random_raw(4)
 
     def __enter__(self) -> None:
         self._before = (random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state())
-        python, numpy, torch_ = (int(word) for word in self._words)
+        python, *numpy, torch_ = (int(word) for word in self._words)
         random.seed(python)
-        np.random.seed(numpy % 2**32)
+        # Two words: 32 bits alone would give two of a hundred thousand samples the same numbers.
+        np.random.seed([word % 2**32 for word in numpy])
         torch.default_generator.manual_seed(torch_ % 2**63)
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ of safetensors and parquet, and a sidecar `NAME.declared.json` for any form, bot
 from __future__ import annotations
 
 import csv
+import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -136,7 +137,7 @@ def _csv(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         text = file.read()
     if not text.endswith("\n"):
         raise _unreadable(path, "a last line without its end", "write it again: it was cut off")
-    rows = list(csv.reader(text.splitlines(), strict=True))
+    rows = list(csv.reader(io.StringIO(text), strict=True))
     if not rows or len(set(rows[0])) != len(rows[0]) or "" in rows[0]:
         raise _unreadable(path, f"the header {rows[:1]}", "give every column a name of its own in the first line")
     ragged = [(at, len(row)) for at, row in enumerate(rows[1:], start=2) if len(row) != len(rows[0])]
@@ -158,7 +159,7 @@ def _column(words: list[str]) -> NDArray[Any]:
 
 def _parquet(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     parquet = needs("pyarrow.parquet", purpose="parquet files")
-    table = parquet.ParquetFile(path).read()
+    table = parquet.ParquetFile(path, page_checksum_verification=True).read()
     arrays = {name: from_arrow(table.column(name), f"{path} column {name}") for name in table.column_names}
     facts = {key.decode(): value.decode("utf-8", "replace") for key, value in (table.schema.metadata or {}).items()}
     return arrays, facts

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradledger.data._needs import needs
 from gradledger.data.errors import DataError, LeRobotError
 from gradledger.data.lerobot import layout, stats, tables, video
 from gradledger.data.lerobot.layout import Feature, Info
@@ -107,8 +108,23 @@ def _rows(folder: Path, info: Info) -> tuple[list[dict[str, Any]], list[str]]:
         if any(table.column(name).null_count for name in wanted):
             problems.append(f"{path.relative_to(folder).as_posix()}: empty entries in the columns of an episode")
             continue
+        odd = [name for name in wanted if not _right(name, table.schema.field(name).type)]
+        if odd:
+            kinds = ", ".join(f"{name} ({table.schema.field(name).type})" for name in odd)
+            problems.append(f"{path.relative_to(folder).as_posix()}: columns of another type: {kinds}")
+            continue
         rows += table.to_pylist()
     return rows, problems
+
+
+def _right(name: str, kind: Any) -> bool:
+    """Whether a column of the episodes has the type that its use asks for."""
+    types = needs("pyarrow.types", purpose="LeRobot data sets")
+    if name == "tasks":
+        return bool((types.is_list(kind) or types.is_large_list(kind)) and types.is_string(kind.value_type))
+    if name.endswith("_timestamp"):
+        return bool(types.is_floating(kind) or types.is_integer(kind))
+    return bool(types.is_integer(kind))
 
 
 def _ranges(meta: Meta) -> Iterator[str]:
@@ -224,30 +240,51 @@ def _episode(
             continue
         actual = stats.of(array)
         totals.setdefault(key, []).append(actual)
-        stated = {
-            what: row[f"stats/{key}/{what}"] for what in stats.NAMES if row.get(f"stats/{key}/{what}") is not None
-        }
-        if not stated:
-            yield f"{who}: no statistics of {key}"
-            continue
-        for text in stats.disagreement(stats.from_json(stated), actual):
+        stated, wrong = _stated(row, key)
+        for text in [wrong] if stated is None else stats.disagreement(stated, actual):
             yield f"{who}: statistics of {key} disagree with the data: {text}"
+
+
+def _stated(row: dict[str, Any], key: str) -> tuple[stats.Stats | None, str]:
+    return stats.parse({what: row.get(f"stats/{key}/{what}") for what in stats.NAMES})
 
 
 def _statistics(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[str]:
     document, problems = tables.read_json(meta.folder / layout.STATS, meta.folder)
     yield from problems
     if not isinstance(document, dict):
+        if not problems:
+            yield f"{layout.STATS}: not a JSON object"
         return
     for key, one in meta.info.features.items():
         if not one.numeric and one.dtype != "video":
             continue
-        if not isinstance(document.get(key), dict):
+        if document.get(key) is None:
             yield f"{layout.STATS}: nothing about {key}"
             continue
-        if len(totals.get(key, ())) == len(meta.rows) and meta.rows:
-            for text in stats.disagreement(stats.from_json(document[key]), stats.merge(totals[key])):
+        stated, wrong = stats.parse(document[key])
+        if stated is None:
+            yield f"{layout.STATS}: {key}: {wrong}"
+        elif one.dtype == "video":
+            for text in _colours(stated):
+                yield f"{layout.STATS}: {key}: {text}"
+        elif len(totals.get(key, ())) == len(meta.rows) and meta.rows:
+            for text in stats.disagreement(stated, stats.merge(totals[key])):
                 yield f"{layout.STATS}: {key} disagrees with the data: {text}"
+    for key in meta.info.videos:
+        for row in meta.rows:
+            stated, wrong = _stated(row, key)
+            for text in [wrong] if stated is None else _colours(stated):
+                yield f"episode {row['episode_index']}: statistics of {key}: {text}"
+
+
+def _colours(stated: stats.Stats) -> list[str]:
+    """Statistics of pictures: three channels on the scale [0, 1]; of which pixels is the writer's choice."""
+    if stated["mean"].size != 3:
+        return [f"{stated['mean'].size} channels, not 3"]
+    if np.any(stated["min"] < 0) or np.any(stated["max"] > 1):
+        return ["values outside [0, 1]"]
+    return stats.order(stated)
 
 
 def _videos(meta: Meta, *, decode: bool) -> Iterator[str]:

@@ -125,6 +125,8 @@ def parse(document: Any) -> tuple[Info | None, list[str]]:
     if problems:
         return None, problems
     splits = document.get("splits") or {}
+    if not isinstance(splits, dict):
+        problems.append(f"meta/info.json: splits is {splits!r}, not side: range")
     total = document["total_episodes"]
     for side, span in splits.items() if isinstance(splits, dict) else ():
         match = re.fullmatch(r"(\d+):(\d+)", str(span))
@@ -177,8 +179,11 @@ def _features(given: Any) -> tuple[dict[str, Feature], list[str]]:
             problems.append(f"meta/info.json: feature {name} has shape {shape!r}")
         elif dtype not in (*NUMBERS, "bool", "string", "image", "video"):
             problems.append(f"meta/info.json: feature {name} has dtype {dtype!r}")
+        elif dtype in ("image", "video") and len(shape) != 3:
+            problems.append(f"meta/info.json: feature {name} is a picture of shape {shape!r}, not of three axes")
         else:
-            found[name] = Feature(dtype, tuple(shape), one.get("names"), one.get("info") or {})
+            sizes = tuple(int(size) for size in shape)
+            found[name] = Feature(dtype, sizes, one.get("names"), one.get("info") or {})
     for name, feature in DEFAULTS.items():
         mine = found.get(name)
         if mine is None or (mine.dtype, mine.shape) != (feature.dtype, feature.shape):

@@ -102,18 +102,10 @@ class Folder:
             )
         found = {}
         for name in self.info.features:
-            parts = [
-                stats.from_json(
-                    {
-                        what: row[f"stats/{name}/{what}"]
-                        for what in stats.NAMES
-                        if row.get(f"stats/{name}/{what}") is not None
-                    }
-                )
-                for row in rows
-            ]
-            if all(parts):
-                found[name] = stats.to_json(stats.merge(parts))
+            parts = [stats.parse({what: row.get(f"stats/{name}/{what}") for what in stats.NAMES})[0] for row in rows]
+            known = [part for part in parts if part is not None]
+            if len(known) == len(rows):
+                found[name] = stats.to_json(stats.merge(known))
         return found
 
     def _file(self, key: tuple[int, int]) -> Arrays:

@@ -70,8 +70,45 @@ def to_json(stats: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Stats:
-    """Arrays of float64."""
+    """Arrays of float64; see `parse` for documents that may be anything."""
     return {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in document.items()}
+
+
+def parse(document: Any) -> tuple[Stats | None, str]:
+    """(statistics, "") or (None, what is wrong): numbers of one shape in every entry, a count, and nothing missing."""
+    if not isinstance(document, Mapping):
+        return None, "not an object"
+    missing = [name for name in ("min", "max", "mean", "std", "count") if document.get(name) is None]
+    if missing:
+        return None, f"no {', '.join(missing)}"
+    known = {name: value for name, value in document.items() if name in NAMES and value is not None}
+    found: Stats = {}
+    for name, value in known.items():
+        try:
+            found[name] = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        except (TypeError, ValueError):
+            return None, f"{name} is not all numbers"
+        if not np.all(np.isfinite(found[name])):
+            return None, f"{name} is not all numbers"
+    if found["count"].size != 1:
+        return None, f"count of {found['count'].size} entries"
+    shapes = {value.shape for name, value in found.items() if name != "count"}
+    if len(shapes) > 1 or () in shapes or any(0 in shape for shape in shapes):
+        return None, f"entries of shapes {sorted(shapes)}"
+    return found, ""
+
+
+def order(stated: Mapping[str, NDArray[np.float64]]) -> list[str]:
+    """What cannot be, whatever the data: std below 0, mean outside min and max, quantiles that do not rise."""
+    span = np.maximum(np.max(np.abs([stated["min"], stated["max"]]), axis=0), 1e-12)
+    if np.any(stated["std"] < 0):
+        return ["std below 0"]
+    if np.any(stated["mean"] < stated["min"] - 1e-3 * span) or np.any(stated["mean"] > stated["max"] + 1e-3 * span):
+        return ["a mean outside min and max"]
+    ladder = [stated[name] for name in ("min", *QUANTILES, "max") if name in stated]
+    if any(np.any(a > b + 1e-6 * span) for a, b in pairwise(ladder)):
+        return ["quantiles that do not rise from min to max"]
+    return []
 
 
 def disagreement(stated: Mapping[str, NDArray[np.float64]], actual: Mapping[str, NDArray[np.float64]]) -> list[str]:
@@ -80,11 +117,6 @@ def disagreement(stated: Mapping[str, NDArray[np.float64]], actual: Mapping[str,
     min and max to float32, mean and std to a thousandth of the range, quantiles by their order and their envelope.
     """
     found = []
-    if any(not np.all(np.isfinite(value)) for value in stated.values()):
-        return ["not all numbers"]
-    missing = [name for name in ("min", "max", "mean", "std", "count") if name not in stated]
-    if missing:
-        return [f"no {', '.join(missing)}"]
     span = np.maximum(np.max(np.abs([actual["min"], actual["max"]]), axis=0), 1e-12)
     for name, share in (("min", 1e-6), ("max", 1e-6), ("mean", 1e-3), ("std", 1e-3)):
         if stated[name].size != actual[name].size:
@@ -96,7 +128,4 @@ def disagreement(stated: Mapping[str, NDArray[np.float64]], actual: Mapping[str,
             found.append(f"{name}[{at}] {stated[name].reshape(-1)[at]:.6g}, not {actual[name].reshape(-1)[at]:.6g}")
     if float(stated["count"].reshape(-1)[0]) != float(actual["count"].reshape(-1)[0]):
         found.append(f"count {stated['count'].reshape(-1)[0]:g}, not {actual['count'].reshape(-1)[0]:g}")
-    ladder = [stated[name].reshape(-1) for name in ("min", *QUANTILES, "max") if name in stated]
-    if not found and any(np.any(a > b + 1e-6 * span.reshape(-1)) for a, b in pairwise(ladder)):
-        found.append("quantiles that do not rise from min to max")
-    return found
+    return found or order(stated)

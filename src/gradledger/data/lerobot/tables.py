@@ -25,7 +25,7 @@ def read(path: Path, folder: Path) -> tuple[Any, list[str]]:
     if foot != b"PAR1":
         return None, [f"{name}: no footer: whoever wrote it was stopped before the end ({size} bytes)"]
     try:
-        return parquet.ParquetFile(path).read(), []
+        return parquet.ParquetFile(path, page_checksum_verification=True).read(), []
     except Exception as cause:  # pyarrow raises errors of many kinds for damaged pages
         return None, [f"{name}: damaged ({type(cause).__name__}: {str(cause).splitlines()[0]})"]
 

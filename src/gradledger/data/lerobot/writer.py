@@ -223,7 +223,7 @@ class _Writer:
         self._data_at = _after(self._data_at, self._info.chunks_size)
         path = self._folder / layout.DATA_PATH.format(chunk_index=self._data_at[0], file_index=self._data_at[1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._data, self._data_bytes = self._parquet.ParquetWriter(path, self._schema), 0
+        self._data, self._data_bytes = self._parquet.ParquetWriter(path, self._schema, write_page_checksum=True), 0
 
     def close(self) -> None:
         if self._data is not None:
@@ -238,8 +238,9 @@ class _Writer:
         path = self._folder / layout.EPISODES_PATH.format(chunk_index=0, file_index=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = {name: [row[name] for row in self._rows] for name in self._rows[0]}
-        self._parquet.write_table(self._arrow.table(columns), path)
-        self._parquet.write_table(tables.task_table(list(self._tasks)), self._folder / layout.TASKS)
+        self._parquet.write_table(self._arrow.table(columns), path, write_page_checksum=True)
+        tasks = tables.task_table(list(self._tasks))
+        self._parquet.write_table(tasks, self._folder / layout.TASKS, write_page_checksum=True)
         parts = [_stats_of(row) for row in self._rows]
         merged = {name: stats.to_json(stats.merge([part[name] for part in parts])) for name in parts[0]}
         _write(self._folder / layout.STATS, merged)
