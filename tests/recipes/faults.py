@@ -22,7 +22,8 @@ MARK = "# planted"
 
 WORDS = (
     "--preset smoke --env CartPole-v1 --engine autograd --total-steps 640 --learning-starts 120 --target-sync 80 "
-    "--eval-episodes 1 --log-every 320 --checkpoint-every 10000 --max-episode-steps 40 --update-every 4 --lanes 4"
+    "--eval-episodes 1 --log-every 320 --checkpoint-every 10000 --max-episode-steps 40 --update-every 4 --lanes 4 "
+    "--no-pictures"
 )
 
 
@@ -158,6 +159,20 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault("target copied into itself", "GL-T08", ((SYNC, marked(SELF_SYNC)),)),
+    Fault(
+        "terminal states bootstrap",
+        "GL-R01",
+        (
+            (
+                TARGET,
+                f"""            with torch.no_grad():
+                value = self.target.model(following).float().max(dim=1).values
+            action, reward, length, terminated = batch.action, batch.reward, batch.length, batch.terminated
+            target = reward + args.gamma * value  {MARK}
+""",
+            ),
+        ),
+    ),
     # networks, modes, shapes
     Fault(
         "network replaced behind the optimizer",

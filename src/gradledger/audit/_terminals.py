@@ -50,11 +50,13 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
         for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
             given[argument.arg] = argument.lineno
     read: set[str] = set()
+    # `s, a, r, d = batch.s, batch.a, batch.r, batch.done` gives the flag a name, and does not use it yet
+    unpacked = {id(part) for node in ast.walk(scope) for part in _unpacked(node)}
     for node in ast.walk(scope):
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
                 read.add(node.id)
-        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+        elif isinstance(node, (ast.Attribute, ast.Subscript)) and id(node) not in unpacked:
             read.add(last_name(node))
         if isinstance(node, (ast.Assign, ast.For)):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -64,6 +66,14 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
     if not flags or any(_FLAG.match(name) for name in read):
         return None
     return next(iter(flags.items()))
+
+
+def _unpacked(node: ast.AST) -> list[ast.expr]:
+    """The right sides of `a, b, c, d = x.a, x.b, x.c, x.d`."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+        return []
+    both = [t for t in node.targets if isinstance(t, ast.Tuple) and len(t.elts) == len(node.value.elts) > 3]
+    return node.value.elts if both else []
 
 
 @dataclass(frozen=True, slots=True)
