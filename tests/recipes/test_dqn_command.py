@@ -219,6 +219,13 @@ def test_the_folder_of_an_atari_run_tells_everything(tmp_path: Path) -> None:
     assert sum(lasts) == 24 * 70 + 1_500  # pictures that do not change are one that lasts longer
 
 
+def test_a_folder_without_a_run_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--resume", str(tmp_path)], ["--resume", "--out", str(tmp_path / "gone")]):
+        assert dqn_atari.main(words) == 2
+        assert f"--resume, and no run in {words[-1]}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_resumed_run_may_be_calibrated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     out = tmp_path / "run"

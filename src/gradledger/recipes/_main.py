@@ -62,9 +62,16 @@ def go_on(args: Any, given: Mapping[str, Any], free: Collection[str]) -> tuple[A
     """The arguments of the run that lies in `args.out`, and its checkpoint, None where it has none yet.
 
     Raises:
-        UsageError: an option that was given contradicts the run, and is not among those that are `free`.
-        CheckpointError: there are checkpoints, and none is whole; or there is no run at all.
+        UsageError: there is no run; or an option contradicts it and is not among those that are `free`.
+        CheckpointError: there are checkpoints, and none is whole.
     """
+    if not _folder.is_run(args.out):
+        raise UsageError(
+            got=f"--resume, and no run in {args.out}",
+            wanted="the folder of a run: it holds checkpoints/ and config.json",
+            where="options of the recipe",
+            next_step="check the path (a series of seeds has its runs in seed-N), or leave --resume out to start one",
+        )
     saved = None if _folder.begins_again(args.out) else checkpoint.load(args.out / _folder.CHECKPOINTS)
     then = saved.facts["args"] if saved is not None else _folder.read_config(args.out)["args"]
     return _merged(args, then, given, free), saved

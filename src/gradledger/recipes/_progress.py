@@ -81,7 +81,7 @@ class Progress:
         self._live: Any = None
         self._drawn = -math.inf
         self._loss = math.nan
-        self._shown: tuple[Status | None, str] = (None, "")
+        self._shown: Status | None = None
 
     def __enter__(self) -> Progress:
         if self._stderr.isatty():
@@ -117,7 +117,7 @@ class Progress:
             if math.isnan(here.loss):  # no update since the last row: the loss before is still the newest
                 here = replace(here, loss=self._loss)
             self._loss = here.loss
-            self._shown = (here, "")
+            self._shown = here
             self._draw()
 
     def log(self, status: Status) -> None:
@@ -125,21 +125,12 @@ class Progress:
         if self._live is None or not sys.stdout.isatty():
             print(status.line(), flush=True)
 
-    def say(self, text: str) -> None:
-        """What the run is at now, when that is no step of training."""
-        if self._live is not None:
-            self._shown = (self._shown[0], text)
-            self._draw()
-        if self._live is None or not sys.stdout.isatty():
-            print(text, flush=True)
-
     def _draw(self) -> None:
-        status, text = self._shown
-        if status is not None:
-            self._live.update(picture(self._label, status, self._total, self._pace, text), refresh=True)
+        if self._shown is not None:
+            self._live.update(picture(self._label, self._shown, self._total, self._pace), refresh=True)
 
 
-def picture(label: str, status: Status, total: int, pace: Pace, text: str = "") -> RenderableType:
+def picture(label: str, status: Status, total: int, pace: Pace) -> RenderableType:
     """The two lines."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -155,9 +146,7 @@ def picture(label: str, status: Status, total: int, pace: Pace, text: str = "") 
     counted = f"{status.env_step:>{len(f'{total:,}')},}/{total:,} steps"
     speed = f"{_number(pace.rate(), '6,.0f', 6)}/s  {duration(pace.left(total - status.env_step)):>8} left"
     first.add_row(Text(name, style="bold"), bar, f"{counted} {speed}")
-    second = Text(no_wrap=True, overflow="ellipsis", style="dim" if not text else "")
-    second.append(text or _second(status))
-    return Group(first, second)
+    return Group(first, Text(_second(status), no_wrap=True, overflow="ellipsis", style="dim"))
 
 
 def duration(seconds: float) -> str:

@@ -264,7 +264,7 @@ class Run:
         self.returns: deque[float] = deque(maxlen=100)
         self.sums = {"updates": 0.0, "loss": 0.0, "norm": 0.0}  # since the last row of metrics.csv
         self.clock = Clock(args.device)
-        self.progress = Progress(args.env, total=args.total_steps)
+        self.progress = Progress(f"{args.env}, seed {args.rng_seed}", total=args.total_steps)
         self.scalars = Scalars(args.out, wanted=False)
         self.calibration: dict[str, Any] | None = None  # how --threads auto came to its choice
         self.failed_checkpoints = 0
@@ -469,19 +469,18 @@ class Run:
 def calibrated(args: Args) -> Calibration:
     """How many threads make the update of such a run fastest, on a run of its own; every random state is put back."""
     states = seed.capture()
-    small = (args.stack + args.n_step + 1) * 2
-    scratch = Run(dataclasses.replace(args, lanes=1, replay=small, stagger=0))
-    rng, shape = np.random.default_rng(0), scratch.seen.array.shape[1:]
-    frames = [
-        torch.from_numpy(rng.integers(0, 256, (args.batch, *shape)).astype(scratch.seen.array.dtype)) for _ in "ss"
-    ]
-    some, none = torch.from_numpy(rng.random(args.batch, dtype=np.float32)), torch.zeros(args.batch, dtype=torch.bool)
-    action = torch.zeros(args.batch, dtype=torch.int64)
-    batch = Batch(frames[0], action, some, frames[1], some, action + 1, none, none).to(args.device)
-    found = calibrate(lambda: scratch.learn(batch), most=_machine.usable_cores())
-    scratch.lanes.close()
-    seed.restore(*states)
-    return found
+    scratch = Run(dataclasses.replace(args, lanes=1, replay=2 * (args.stack + args.n_step + 1), stagger=0))
+    seen, rng = scratch.seen.array, np.random.default_rng(0)
+    shape = (args.batch, *seen.shape[1:])
+    state, following = (torch.from_numpy(rng.integers(0, 256, shape).astype(seen.dtype)) for _ in range(2))
+    share = torch.from_numpy(rng.random(args.batch, dtype=np.float32))
+    action, no = torch.zeros(args.batch, dtype=torch.int64), torch.zeros(args.batch, dtype=torch.bool)
+    batch = Batch(state, action, share, following, share, action + 1, no, no).to(args.device)
+    try:
+        return calibrate(lambda: scratch.learn(batch), most=_machine.usable_cores())
+    finally:
+        scratch.lanes.close()
+        seed.restore(*states)
 
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate
@@ -589,6 +588,7 @@ def train(args: Args, saved: checkpoint.Checkpoint | None = None) -> dict[str, A
         for one in saved.rejected:
             print(f"passed over {one.path.name}: {one.reason}", file=sys.stderr)
         run.load(saved)
+        saved.parts.clear()  # as much memory as the replay, and callers hold it as long as the run lasts
         print(f"resumed at {run.counters.env_step} steps from {saved.path.name}", flush=True)
     elif args.resume:
         _folder.cut_back(args.out, dict.fromkeys(_folder.TABLES, 0))
