@@ -79,7 +79,7 @@ def second_backward() -> float:
     loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
     once = _grad(policy.weight).norm().item()
     loss.backward()  # type: ignore[no-untyped-call]
-    return float(_grad(policy.weight).norm()) / once
+    return float(_grad(policy.weight).norm() / once)
 
 
 def q_learning(*, detached: bool, frozen: bool) -> tuple[float, bool]:
