@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
 from gradledger.audit._bins import Curve
 from gradledger.audit._phrases import number
 from gradledger.audit.flow import Flow, Row
-from gradledger.audit.render._html import Raw, el, join
+from gradledger.audit.render._html import Raw, el, join, prose
 from gradledger.audit.render._layout import place, shown_path
 from gradledger.audit.render._svg import WORDS, chart, spark, strip, timeline, totals
 from gradledger.audit.rule import Finding
@@ -105,8 +106,7 @@ def _lives(story: Story) -> Raw | None:
                 class_="panel",
             )
         )
-    words = {**WORDS, "unseen": "like those before it, told by sample"}
-    legend = el("ul", [el("li", el("span", class_=f"key s-{w}"), text) for w, text in words.items()], class_="legend")
+    legend = el("ul", [el("li", el("span", class_=f"key s-{w}"), text) for w, text in WORDS.items()], class_="legend")
     more = el("p", f"and {len(lanes) - MOST_GROUPS} more groups") if len(lanes) > MOST_GROUPS else None
     return join(parts, more, legend)
 
@@ -118,7 +118,7 @@ def _flow(flow: Flow | None) -> Raw | None:
     if flow is None:
         return None
     head = (
-        f"Iteration {flow.iteration}" + (f" to {flow.last}" if flow.last > flow.iteration else "")
+        (f"Iterations {flow.iteration} to {flow.last}" if flow.last > flow.iteration else f"Iteration {flow.iteration}")
         + f": {flow.carrying} of {len(flow.rows)} parameters carry a gradient."
     )  # fmt: skip
     losses = [
@@ -133,7 +133,13 @@ def _flow(flow: Flow | None) -> Raw | None:
         el("p", f"and {len(groups) - MOST_GROUPS} more modules", class_="small") if len(groups) > MOST_GROUPS else None
     )
     stops = [
-        el("li", el("b", stop.how), " at ", el("code", place(stop.site)), f": {', '.join(stop.of)}" if stop.of else "")
+        el(
+            "li",
+            el("b", prose(stop.how)),
+            " at ",
+            el("code", place(stop.site)),
+            f": {', '.join(stop.of)}" if stop.of else "",
+        )
         for stop in flow.stops
     ]
     return el(
@@ -186,7 +192,7 @@ def _arrow(name: str, kind: str, text: str) -> Raw:
     line = el("line", x1=2, x2=130 if kind == "go" else 58, y1=10, y2=10, class_=kind)
     rest = None if kind == "go" else el("line", x1=86, x2=142, y1=10, y2=10, class_="cold")
     picture = el("svg", line, rest, end, viewBox="0 0 144 20", aria_hidden="true")
-    return el("li", el("span", el("code", name), class_="who"), picture, el("span", text, class_="small"))
+    return el("li", el("span", el("code", name), class_="who"), picture, el("span", prose(text), class_="small"))
 
 
 def _silent_table(rows: Sequence[Row]) -> Raw | None:
@@ -198,7 +204,7 @@ def _silent_table(rows: Sequence[Row]) -> Raw | None:
             r.name,
             "?" if r.shape is None else "×".join(map(str, r.shape)) or "scalar",
             r.optimizer or "none",
-            r.why,
+            prose(r.why),
             place(r.site) if r.site.file else "",
         )
         for r in silent[:MOST_ROWS]
@@ -219,7 +225,9 @@ def _cards(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str | N
 
 def _curves(story: Story) -> Raw | None:
     charts = [
-        chart(f"loss at {shown_path(s.label)}", [("loss", s.curve)], log=True) for s in story.losses if s.curve.points()
+        chart(f"loss at {os.path.basename(s.label)}", [("loss", s.curve)], log=True)
+        for s in story.losses
+        if s.curve.points()
     ]
     rates = [(s.label, s.curve) for s in story.rates if s.curve.points()]
     if rates and any(_moves(curve) for _, curve in rates):

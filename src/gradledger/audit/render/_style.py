@@ -73,7 +73,7 @@ pre.say{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--code);borde
 dl.kv{display:grid;grid-template-columns:minmax(7em,max-content) minmax(0,1fr);gap:2px 14px;margin:0}
 @media(max-width:640px){dl.kv{grid-template-columns:minmax(0,2fr) minmax(0,3fr)}}
 dl.kv dt{color:var(--muted)}dl.kv dd{margin:0;overflow-wrap:anywhere}
-figure{margin:0}figcaption{font-size:.9rem;font-weight:600;margin-bottom:4px}
+figure{margin:0;min-width:0}figcaption{overflow-wrap:anywhere;font-size:.9rem;font-weight:600;margin-bottom:4px}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px}
 .chart svg{width:100%;height:auto;max-width:460px;display:block}
 svg text{fill:var(--ink);font:12px system-ui,sans-serif}
@@ -86,7 +86,6 @@ svg .t-rule,svg .axis{stroke:var(--rule);stroke-width:1}svg .t-base{stroke:var(-
 .c-hatch{stroke:var(--panel);stroke-width:1.6;fill:none}
 .strip{shape-rendering:crispEdges;display:block;width:100%;height:28px;border-radius:4px;
 background:var(--code);outline:1px solid var(--rule)}
-.key.s-unseen{background:var(--code);outline:1px solid var(--rule)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin:6px 0 0;font-size:.85rem;
 color:var(--muted)}
 .legend li{overflow-wrap:anywhere}

@@ -87,13 +87,14 @@ def strip(lane: Lane) -> Raw:
     first, last = bins[0][0], bins[-1][0] + width
     span = max(last - first, 1)
     parts: list[Raw] = []
-    for at, counts in bins:
+    ends = [at for at, _ in bins[1:]] + [last]  # iterations left out are like those before them
+    for (at, counts), end in zip(bins, ends, strict=True):
         total = sum(counts.values())
         y = 0.0
         for word in ("old", "empty", "several", "fresh"):
             if counts[word]:
                 height = 28 * counts[word] / total
-                x, w = 1000 * (at - first) / span, 1000 * width / span
+                x, w = 1000 * (at - first) / span, 1000 * (end - at) / span
                 parts.append(
                     el(
                         "rect",

@@ -84,7 +84,8 @@ def as_dict(flow: Flow, *, program: str = "") -> dict[str, Any]:
 
 
 def _head(flow: Flow, program: str) -> Iterator[str]:
-    which = f"iteration {flow.iteration}" + (f" to {flow.last}" if flow.last > flow.iteration else "")
+    several = flow.last > flow.iteration
+    which = f"iterations {flow.iteration} to {flow.last}" if several else f"iteration {flow.iteration}"
     where = f" of {shown_path(program)}" if program else ""
     yield f"gradflow: {which}{where}: {flow.carrying} of {len(flow.rows)} parameters carry a gradient"
     told: dict[tuple[str, str], list[float | None]] = {}
