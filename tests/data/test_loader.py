@@ -204,7 +204,7 @@ def test_a_position_that_is_none() -> None:
         {**state, "epoch": "x"},
         {**state, "format": "y"},
     ):
-        with pytest.raises(LoaderError, match=r"Loader\.restore"):
+        with pytest.raises(LoaderError, match=r"Loader\.load_state_dict"):
             make("pure").load_state_dict(broken)
 
 

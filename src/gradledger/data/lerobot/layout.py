@@ -179,6 +179,8 @@ def _features(given: Any) -> tuple[dict[str, Feature], list[str]]:
             problems.append(f"meta/info.json: feature {name} has shape {shape!r}")
         elif dtype not in (*NUMBERS, "bool", "string", "image", "video"):
             problems.append(f"meta/info.json: feature {name} has dtype {dtype!r}")
+        elif not isinstance(one.get("names"), list | dict | None):
+            problems.append(f"meta/info.json: feature {name} has names {one.get('names')!r}")
         elif dtype in ("image", "video") and len(shape) != 3:
             problems.append(f"meta/info.json: feature {name} is a picture of shape {shape!r}, not of three axes")
         else:
