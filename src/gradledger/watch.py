@@ -111,8 +111,9 @@ class Watch:
             torch=str(torch.__version__),
             python=sys.version.partition(" ")[0],
         )
-        if self.store is not None and self._place is None:
-            session.start_rank, session.folder, session.program = watch_rank, str(self.store.parent), self._program
+        if self.store is not None:
+            session.folder, session.program = str(self.store.parent), self._program
+            session.start_rank = watch_rank if self._place is None else None
         session.install()
         _active = self
         _forks.register()

@@ -56,6 +56,8 @@ CASES = (
     Case("scripted.py"),
     Case("distributed.py"),
     Case("loaders.py fork"),
+    Case("draws.py fork"),
+    Case("draws.py spawn"),
     Case("-m pack.train a b", 1),
     Case("supervised.py --steps 30 a --b", 2),
     Case("supervised.py --steps 30 a b"),

@@ -23,14 +23,15 @@ COMMON = (RankBatch, RankFinding, RankParameters, SamplerPass)
 
 
 def of_environment() -> tuple[int, int] | None:
-    """(rank, ranks) when a launcher such as torchrun has started this process among others."""
+    """(rank, ranks on this machine) when a launcher such as torchrun has started this process among others."""
     if "MASTER_ADDR" not in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     try:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        near = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     except (KeyError, ValueError):
         return None
-    return (rank, world) if world > 1 and 0 <= rank < world else None
+    return (rank, min(near, world)) if world > 1 and 0 <= rank < world else None
 
 
 def ledger_of(folder: Path, rank: int) -> Path:

@@ -10,7 +10,9 @@ after epoch.  There is far less variety than the code seems to make.
 
 ## How it is found
 When a loader with workers begins a pass without a `worker_init_fn`, the methods that fetch an item (and the transforms
-that they call) are searched for the generators that they use.
+that they call) are searched for the generators that they use.  And the workers themselves report from which generators
+they draw for their first batch, and in which state these were: it is reported when two workers drew from equal states,
+however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).
 
 ## Near misses
 - No worker processes; a `worker_init_fn` that seeds by worker; a data set that asks `get_worker_info()`.
@@ -28,7 +30,7 @@ from dataclasses import dataclass, field
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, WorkerGenerator
+from gradledger.core.events import Event, WorkerDraws, WorkerGenerator
 
 RULE = Rule(
     "D3",
@@ -36,15 +38,16 @@ RULE = Rule(
     "data",
     "Every worker process draws from a copy of one random generator: the same numbers, again in each epoch.",
 )
-LISTENS: tuple[type[Event], ...] = (WorkerGenerator,)
+LISTENS: tuple[type[Event], ...] = (WorkerGenerator, WorkerDraws)
 KEPT = 200
 
 
 @dataclass(slots=True)
 class State:
-    """Generators that went to workers."""
+    """Generators that went to workers; what workers drew from, by loader, pass, generator and state."""
 
     seen: list[WorkerGenerator] = field(default_factory=list)
+    draws: dict[tuple[int, int, str, str], list[WorkerDraws]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -54,6 +57,8 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, WorkerGenerator) and len(state.seen) < KEPT:
         state.seen.append(event)
+    elif isinstance(event, WorkerDraws) and len(state.draws) < KEPT:
+        state.draws.setdefault((event.loader, event.epoch, event.name, event.state), []).append(event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -81,7 +86,33 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found
+    told = {event.loader for event in state.seen if found}
+    return found + [f for f in _drawn(state, world) if not told or f.evidence["loader"] not in told]
+
+
+def _drawn(state: State, world: World) -> list[Finding]:
+    """Generators that several workers of one pass drew from in one state."""
+    found: dict[tuple[int, str], Finding] = {}
+    for (number, _, name, _), events in state.draws.items():
+        workers = sorted({e.worker for e in events})
+        if len(workers) < 2 or (number, name) in found:
+            continue
+        event = events[0]
+        loader = world.loaders.get(number)
+        site = loader.made.site if loader is not None else event.site
+        found[number, name] = Finding(
+            "D3",
+            "error",
+            site,
+            f"workers {', '.join(map(str, workers[:8]))} of {event.workers} drew from `{name}` in the very same state "
+            "for their first batch: the random numbers of their items are identical.",
+            "seed by worker: np.random.seed(torch.initial_seed() % 2**32) in the worker_init_fn, or no seed at all",
+            related=distinct(site, (event.site,)),
+            evidence={"generator": name, "workers": event.workers, "in_one_state": len(workers), "loader": number},
+            subject=name,
+            iteration=event.iteration,
+        )
+    return list(found.values())
 
 
 def not_checked(state: State, world: World) -> str | None:

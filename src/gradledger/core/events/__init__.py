@@ -75,6 +75,9 @@ from gradledger.core.events._data import (
     TargetExplained as TargetExplained,
 )
 from gradledger.core.events._data import (
+    WorkerDraws as WorkerDraws,
+)
+from gradledger.core.events._data import (
     WorkerGenerator as WorkerGenerator,
 )
 from gradledger.core.events._json import (

@@ -184,3 +184,17 @@ class FittedOnAll(Event):
     evaluated: bool
     trained: bool
     part_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDraws(Event):
+    """A worker process of a loader drew from the random generator `name` for its first batch of a pass (`epoch` counts
+    from 1); `state`: a digest of the generator's state before that, after seeding and init function."""
+
+    KIND: ClassVar[str] = "worker_draws"
+    loader: int
+    epoch: int
+    worker: int
+    workers: int
+    name: str
+    state: str

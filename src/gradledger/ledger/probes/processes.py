@@ -33,7 +33,7 @@ def install(session: Session) -> Undo:
         return process, target
 
     def after(state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if state is not None:
+        if state is not None and hasattr(state[0], "_target"):  # a started process has forgotten it
             state[0]._target = state[1]
 
     def raised(state: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

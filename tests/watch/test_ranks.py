@@ -1,0 +1,130 @@
+"""Two processes that train one model: each is watched, and there is one report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gradledger.core.events import RankParameters
+from gradledger.ledger import _gather, _runs
+from gradledger.ledger._store import read
+
+SCRIPT = """
+import sys
+import torch
+from torch import distributed, multiprocessing, nn
+
+
+def depth():
+    frame, count = sys._getframe(1), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def train(rank, world, store):
+    torch.set_num_threads(1)
+    if store:
+        distributed.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+    else:
+        distributed.init_process_group("gloo")
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    torch.manual_seed(rank)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(4):
+        loss = model(torch.randn(8, 4)).pow(2).mean()
+        if rank == 0 or step == 0:
+            optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            distributed.all_reduce(parameter.grad)
+        optimizer.step()
+    print(f"rank {rank} loss {loss.item():.6f} depth {depth()}", flush=True)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        multiprocessing.spawn(train, args=(2, sys.argv[1]), nprocs=2)
+    else:
+        train(0, 2, "")
+"""
+
+
+def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = {**os.environ, "GRADLEDGER_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def codes(report: dict[str, Any]) -> dict[str, int]:
+    return {f["code"]: f["line"] for f in report["findings"]}
+
+
+def test_torchrun_gives_one_report_of_both_ranks(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gradledger", "audit")
+    # no --run: the parser of torchrun takes it for an option of its own
+    options = ("--format", "json", "--output", "report.json", "--fail-on", "never", "train.py")
+    done = run(tmp_path, *launcher, *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(line[:6] for line in done.stdout.splitlines() if line.startswith("rank")) == ["rank 0", "rank 1"]
+    found = codes(json.loads((tmp_path / "report.json").read_text()))
+    assert found["GL-X01"] == SCRIPT.splitlines().index("        optimizer.step()") + 1
+    # rank 1 alone never clears: its finding is in the report of rank 0
+    assert "GL-G01" in found
+    (folder,) = (tmp_path / "home" / "runs").iterdir()
+    ranks = {e.rank for e in read(folder / "ledger.sqlite") if isinstance(e, RankParameters)}
+    assert ranks == {0, 1}
+    assert (folder / "rank1.sqlite").is_file()
+
+
+def test_ranks_that_the_program_spawns_are_watched_and_print_what_they_print(tmp_path: Path) -> None:
+    bare = run(tmp_path, "train.py", str(tmp_path / "store0"))
+    options = ("--format", "json", "--output", "report.json", "--fail-on", "never", "--run", "ledgers")
+    done = run(tmp_path, "-m", "gradledger", "audit", *options, "train.py", str(tmp_path / "store1"))
+    assert done.returncode == bare.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stdout.splitlines()) == sorted(bare.stdout.splitlines())
+    found = codes(json.loads((tmp_path / "report.json").read_text()))
+    assert {"GL-X01", "GL-G01"} <= found.keys()
+
+
+def test_the_place_of_a_process_among_others(monkeypatch: Any) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert _gather.of_environment() is None
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert _gather.of_environment() is None, "two words in the environment are no launcher"
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    assert _gather.of_environment() == (1, 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _gather.of_environment() == (1, 2), "a second machine has ledgers of its own"
+    monkeypatch.setenv("RANK", "none")
+    assert _gather.of_environment() is None
+
+
+def test_ranks_share_a_folder_and_leave_each_other_alone(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRADLEDGER_HOME", str(tmp_path))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    paths = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        paths.append(_runs.new_run("train.py"))
+        paths[-1].write_text("kept")
+    assert [p.name for p in paths] == ["ledger.sqlite", "rank1.sqlite"]
+    assert paths[0].parent == paths[1].parent
+    assert paths[0].is_file()
+
+
+def test_a_rank_that_never_came_is_not_waited_for_long(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_gather, "WAIT", 0.2)
+    (tmp_path / "rank1.sqlite").write_text("torn")
+    assert list(_gather.collect(tmp_path, tmp_path / "ledger.sqlite", 3)) == []
