@@ -106,7 +106,7 @@ def _row(row: Row, name: int) -> str:
     if row.carries:
         told = times(row.passes, "pass") if row.passes else "filled"
         told += f", {row.old} used before" if row.old else ""
-        told += f"; {row.stop}" if row.stop else ""
+        told += ", in no optimizer" if row.stop == "not held" else ""
     else:
         told = row.stop if row.stop in ("frozen", "unused", "no pass", "assigned") else "stopped"
     return f"  {shown:<{name}}  {shape:<11.11} {held:<10.10} {norm:>9.9}  {told}"
