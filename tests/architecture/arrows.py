@@ -28,6 +28,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "rl": frozenset({"core", "train"}),
     "watch": frozenset({"core", "ledger", "audit"}),
     "pytest_plugin": frozenset({"core", "watch"}),
+    "integrations": frozenset({"core", "watch"}),
     "recipes": frozenset({"core", "rl", "evidence", "train", "data", "sweep"}),
     "__main__": frozenset({"cli"}),
     "cli": frozenset({"core", "watch", "recipes", "evidence", "audit", "ledger", "sweep", "data"}),
@@ -41,6 +42,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "ledger": frozenset({"torch", "numpy"}),
     "watch": frozenset({"torch", "numpy"}),
     "pytest_plugin": frozenset({"pytest"}),
+    "integrations": frozenset({"lightning", "transformers"}),
     "__main__": frozenset(),
     "cli": frozenset({"typer", "rich"}),
 }
