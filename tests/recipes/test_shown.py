@@ -169,14 +169,22 @@ def test_a_strip_has_the_first_and_the_last_frame(tmp_path: Path) -> None:
 
 def test_curves_are_drawn_from_the_tables(tmp_path: Path) -> None:
     for step in (500, 1_000, 1_500):
-        row = {"env_step": step, "loss": math.nan if step == 500 else 0.1, "gradient_norm": 1.0, "seconds": step / 90}
-        _folder.append(tmp_path / "metrics.csv", row)
+        row = {"env_step": step, "optimizer_step": step - 500, "loss": math.nan if step == 500 else 0.1}
+        _folder.append(tmp_path / "metrics.csv", {**row, "gradient_norm": 1.0, "seconds": step / 90})
         _folder.append(tmp_path / "episodes.csv", {"env_step": step, "return": -21.0})
     told = _pictures.draw(tmp_path, title="a run", loss="Huber loss", episode=None)
     assert told == {"curves.png": None, "film.gif": "no episode of frames", "strip.png": "no episode of frames"}
     with Image.open(tmp_path / "curves.png") as sheet:
         assert sheet.size == (1210, 770)
         assert np.asarray(sheet.convert("L")).std() > 10  # no empty sheet
+
+
+def test_the_speed_is_that_of_rows_with_updates() -> None:
+    told = [(2_000, 0, 1.0), (4_000, 0, 2.0), (6_000, 2_000, 102.0), (8_000, 4_000, 182.0), (10_000, 6_000, 182.0)]
+    rows = [{"env_step": e, "optimizer_step": o, "seconds": s} for e, o, s in told]
+    at, rates = _pictures.speeds(rows)  # type: ignore[arg-type]
+    assert at == [6_000, 8_000, 10_000]
+    assert rates == pytest.approx([20.0, 25.0, math.nan], nan_ok=True)
 
 
 def test_running_means_by_brute_force() -> None:
