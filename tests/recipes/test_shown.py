@@ -6,6 +6,7 @@ import io
 import math
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,28 @@ def test_a_terminal_gets_the_lines_and_a_log_gets_plain_ones(
     with Progress("pong", total=400_000, stderr=dumb) as progress:
         progress.tick(8, status)
     assert dumb.getvalue() == ""
+
+
+def test_the_time_left_waits_for_the_first_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("gradledger.recipes._progress._REDRAW_S", 0.0)
+    now, shown = [0.0], []
+    pace = Pace(lambda: now[0])
+    with Progress("pong", total=10_000, pace=pace, stderr=Terminal()) as progress:
+        for second, (step, updates) in enumerate([(0, 0), (3_000, 0), (6_000, 1), (6_020, 20), (6_040, 40)]):
+            now[0] = float(second)
+            here = replace(status(step), optimizer_step=updates)
+            progress.tick(step, lambda here=here: here)  # type: ignore[misc]
+            console = Console(file=io.StringIO(), width=80, color_system=None)
+            console.print(picture("pong", here, 10_000, pace))
+            shown.append(console.file.getvalue().split("steps ")[1].splitlines()[0].split())  # type: ignore[attr-defined]
+    assert shown == [
+        ["-/s", "?", "left"],
+        ["3,000/s", "?", "left"],
+        ["-/s", "?", "left"],
+        ["20/s", "3:19", "left"],
+        ["20/s", "3:18", "left"],
+    ]
 
 
 def test_drawing_is_rare_however_often_it_is_asked_for() -> None:
