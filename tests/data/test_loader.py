@@ -124,6 +124,8 @@ def test_an_order_is_fixed_for_good() -> None:
     """Written down: it may not change with a version of numpy or of this library."""
     assert philox.permutation(10, 0, 0).tolist() == ORDER
     assert philox.bits(0, 0, 0).random_raw(2).tolist() == WORDS
+    addresses = [(0, 0), (3, 17), (0, 2**40), (3, 16)]
+    assert philox.words(5, addresses) == [philox.bits(5, *one).random_raw(4).tolist() for one in addresses]
 
 
 def test_shards_share_out_the_common_order() -> None:

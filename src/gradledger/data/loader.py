@@ -100,7 +100,8 @@ class Loader:
         self._indices, self._shuffle, self._shard = chosen, shuffle, shard
         self._batch_size, self._drop_last, self._rng_seed = batch_size, drop_last, rng_seed
         self._epoch, self._position, self._turn = 0, 0, 0
-        self._plan = _Plan()
+        self._plan = _Plan(batch_size)
+        self._digest = philox.digest(chosen)
         workers: dict[str, Any] = {}
         if num_workers:
             workers = dict(persistent_workers=persistent_workers, prefetch_factor=prefetch_factor)
@@ -143,7 +144,8 @@ class Loader:
         self._epoch, self._position = self._where()
         self._turn += 1
         turn = self._turn
-        self._plan.batches = self._tickets(self._epoch, self._position)
+        begin = self._position * self._batch_size
+        self._plan.turn_to(self._epoch, self.order(self._epoch)[begin:], len(self) - self._position)
         for batch in self._loader:
             if turn != self._turn:
                 raise LoaderError(
@@ -198,7 +200,7 @@ class Loader:
             "shuffle": self._shuffle,
             "shard": list(self._shard),
             "samples": len(self._indices),
-            "indices": philox.digest(self._indices),
+            "indices": self._digest,
         }
 
     def _where(self) -> tuple[int, int]:
@@ -206,12 +208,6 @@ class Loader:
         if self._position >= len(self):
             return self._epoch + 1, 0
         return self._epoch, self._position
-
-    def _tickets(self, epoch: int, begin: int) -> list[list[Ticket]]:
-        order = self.order(epoch).tolist()
-        size = self._batch_size
-        parts = (order[at * size : (at + 1) * size] for at in range(begin, len(self)))
-        return [[(epoch, index) for index in part] for part in parts]
 
     @staticmethod
     def _batches(count: int, size: int, drop_last: bool) -> int:
@@ -221,11 +217,18 @@ class Loader:
 class _Plan:
     """The batch sampler: what is to be fetched is set anew for every iteration, also for workers that persist."""
 
-    def __init__(self) -> None:
-        self.batches: list[list[Ticket]] = []
+    def __init__(self, batch_size: int) -> None:
+        self._size, self._epoch, self._batches = batch_size, 0, 0
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def turn_to(self, epoch: int, order: NDArray[np.int64], batches: int) -> None:
+        """Say what comes: the samples of so many batches of an epoch."""
+        self._epoch, self._order, self._batches = epoch, order, batches
 
     def __iter__(self) -> Iterator[list[Ticket]]:
-        return iter(self.batches)
+        epoch, order = self._epoch, self._order
+        for at in range(self._batches):
+            yield [(epoch, index) for index in order[at * self._size : (at + 1) * self._size].tolist()]
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return self._batches

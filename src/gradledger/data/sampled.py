@@ -30,8 +30,8 @@ class Sampled(Dataset[Any]):
     """Fetches by ticket (epoch, index), which the sampler sends, so that persistent workers follow the epoch too.
 
     With "generator", `dataset.draw(index, rng)` gets a generator of its own. With "global", the global streams of
-    `random`, `numpy.random` and torch (CPU) are set before `dataset[index]` and put back after it: nothing outside
-    sees that they were used. With "none", `dataset[index]` is called as it is.
+    `random`, `numpy.random` and torch (CPU) are set before each `dataset[index]` and put back after the batch: nothing
+    outside sees that they were used. With "none", `dataset[index]` is called as it is.
     """
 
     def __init__(self, dataset: Any, rng_seed: int, randomness: Randomness) -> None:
@@ -41,31 +41,35 @@ class Sampled(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, ticket: Ticket) -> Any:
-        epoch, index = ticket
+        return self.__getitems__([ticket])[0]
+
+    def __getitems__(self, tickets: list[Ticket]) -> list[Any]:
+        """The samples of a batch: DataLoader's fetchers ask for whole batches."""
         if self.randomness == "none":
-            return self.dataset[index]
+            return [self.dataset[index] for _, index in tickets]
         if self.randomness == "generator":
-            return self.dataset.draw(index, philox.generator(self.rng_seed, epoch, index))
-        with SeededStreams(self.rng_seed, epoch, index):
-            return self.dataset[index]
+            return [self.dataset.draw(index, philox.generator(self.rng_seed, epoch, index)) for epoch, index in tickets]
+        words = philox.words(self.rng_seed, tickets)
+        with KeptStreams():
+            return [self._seeded(index, four) for (_, index), four in zip(tickets, words, strict=True)]
 
-
-class SeededStreams:
-    """Sets the three global streams from (rng_seed, epoch, index); they are as before when the block ends.
-
-    torch's CUDA streams are left alone: a data set that draws on a device is not exact, see `docs/data.md`.
-    """
-
-    def __init__(self, rng_seed: int, epoch: int, index: int) -> None:
-        self._words = philox.bits(rng_seed, epoch, index).random_raw(4)
-
-    def __enter__(self) -> None:
-        self._before = (random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state())
-        python, *numpy, torch_ = (int(word) for word in self._words)
+    def _seeded(self, index: int, words: list[int]) -> Any:
+        python, *numpy, torch_ = words
         random.seed(python)
         # Two words: 32 bits alone would give two of a hundred thousand samples the same numbers.
         np.random.seed([word % 2**32 for word in numpy])
         torch.default_generator.manual_seed(torch_ % 2**63)
+        return self.dataset[index]
+
+
+class KeptStreams:
+    """The three global streams are as before when the block ends, whatever happens in it.
+
+    torch's CUDA streams are left alone: a data set that draws on a device is not exact, see `docs/data.md`.
+    """
+
+    def __enter__(self) -> None:
+        self._before = (random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state())
 
     def __exit__(self, *_: object) -> None:
         python, numpy, torch_ = self._before
