@@ -214,6 +214,37 @@ def test_a_schema_that_contradicts_itself(field: Field, says: str) -> None:
         Schema("s", (field,))
 
 
+@pytest.mark.parametrize(
+    "junk",
+    [
+        None,
+        object(),
+        {},
+        [],
+        "text",
+        [None, 1],
+        10**400,
+        torch.zeros(3, dtype=torch.complex64),
+        torch.zeros(3).to_sparse(),
+        torch.zeros(3, device="meta"),
+        np.array([1 + 2j]),
+        np.array(["2024-01-01"], dtype="datetime64[D]"),
+        np.zeros((0, 3, 16, 16), np.float32),
+        np.float32(3),
+        torch.tensor(1.0),
+        [[1, 2], [3]],
+        range(4),
+    ],
+    ids=lambda junk: type(junk).__name__,
+)
+@pytest.mark.parametrize("name", CASES)
+def test_junk_is_a_violation_and_no_accident(name: str, junk: Any) -> None:
+    batch = CASES[name][1]()
+    for field in FITTED[name].fields:
+        found = FITTED[name].check({**batch, field.name: junk})
+        assert any(one.field == field.name for one in found)
+
+
 def test_fitting_wants_enough_samples() -> None:
     with pytest.raises(SchemaError, match="got 8 samples of image, wanted at least 16"):
         seal_schema().fitted(seal_batch(8))

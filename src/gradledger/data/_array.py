@@ -20,8 +20,10 @@ def as_array(value: Any) -> tuple[NDArray[Any] | None, str]:
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.is_sparse or tensor.is_quantized:
             return None, f"{name} ({tensor.layout})"
-        if tensor.dtype in (torch.bfloat16,):
+        if tensor.dtype == torch.bfloat16:
             tensor = tensor.float()
+        if tensor.is_complex():
+            return None, name
         try:
             return tensor.cpu().numpy(), name
         except (TypeError, RuntimeError) as cause:

@@ -103,9 +103,11 @@ def read(path: Path, begin: float, count: int, fps: float, *, tolerance: float =
     """
     wanted = [begin + at / fps for at in range(count)]
     found: list[Frames] = []
-    for time, picture in _frames(path):
-        if len(found) < count and abs(time - wanted[len(found)]) <= tolerance:
+    for time, picture in _frames(path, begin - 0.5 / fps):
+        if abs(time - wanted[len(found)]) <= tolerance:
             found.append(picture)
+        if len(found) == count:
+            break
     if len(found) < count:
         raise LeRobotError(
             got=f"{len(found)} of {count} frames",
@@ -116,11 +118,14 @@ def read(path: Path, begin: float, count: int, fps: float, *, tolerance: float =
     return np.stack(found)
 
 
-def _frames(path: Path) -> Iterator[tuple[float, Frames]]:
+def _frames(path: Path, begin: float = 0.0) -> Iterator[tuple[float, Frames]]:
+    """(time, picture) from the key frame at or before `begin`, in s, on."""
     av = needs("av", purpose="videos", extra="video")
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
+            if begin > 0:
+                container.seek(int(begin / stream.time_base), stream=stream)
             for frame in container.decode(stream):
                 yield float(frame.pts * stream.time_base), frame.to_ndarray(format="rgb24")
     except (av.error.FFmpegError, IndexError, OSError) as cause:
