@@ -17,8 +17,9 @@ ORDERED = 20_000  # looked at in stored order
 COLUMNS = 64
 GROUPS = 8  # fewer groups or runs may be anything
 LABELS = 1.5  # groups for each label: fewer are the classes themselves
-INSIDE, OUTSIDE = 0.25, 0.5  # of the typical distance: groups are narrower, and apart by more
-BAND = 0.05  # pairs between the two, for each pair inside
+INSIDE, OUTSIDE = 0.25, 0.5  # of the typical distance: steps within a run are shorter, jumps are longer
+WIDTHS = (0.04, 0.06, 0.08, 0.12, 0.18, 0.25)  # of groups, of the typical distance
+BAND = 0.05  # pairs between one and two widths, for each pair nearer than one
 _GRAM = 4  # numbers in a row that are compared by value
 
 Table = Any
@@ -127,17 +128,27 @@ def _groups(table: Table, labels: list[Any], train: Any, held: Any) -> Related |
     typical = float(np.median(upper))
     if typical <= 0:
         return None
-    inside, band = (upper < INSIDE * typical).sum(), ((upper >= INSIDE * typical) & (upper < OUTSIDE * typical)).sum()
-    if inside < len(rows) / 4 or band > BAND * inside:
+    width = next((w for w in WIDTHS if _is_gap(upper, w * typical, len(rows))), None)
+    if width is None:
         return None
-    group = _components(far < INSIDE * typical)
+    group = _components(far < width * typical)
     sizes = np.bincount(group)
     count = int((sizes > 1).sum())
     if count < GROUPS or _are_classes(group, [y[rows] for y in labels]):
         return None
     known = np.isin(group[len(theirs) :], group[: len(theirs)])
-    within = float(np.median(upper[upper < INSIDE * typical])) / typical
+    within = float(np.median(upper[upper < width * typical])) / typical
     return Related("groups", len(sizes), len(table), len(held), float(known.mean()), within)
+
+
+def _is_gap(distances: Any, width: float, rows: int) -> bool:
+    """Whether many pairs are nearer than `width` and hardly any between that and twice as much.
+
+    Of independent rows in d dimensions there are 2**d - 1 times as many between.
+    """
+    inside = (distances < width).sum()
+    band = ((distances >= width) & (distances < 2 * width)).sum()
+    return bool(inside >= rows / 4 and band <= BAND * inside)
 
 
 def _components(near: Any) -> Any:
