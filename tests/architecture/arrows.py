@@ -51,7 +51,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
 FORBIDDEN: dict[str, frozenset[str]] = {"evidence": frozenset({"torch"})}
 
 # User programs that the tests run, no part of the package that is imported.
-NOT_SCANNED = ("audit/fixtures/",)
+NOT_SCANNED = ("audit/fixtures/", "recipes/breaks/")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradledger.core.errors import UsageError
+from gradledger.evidence.errors import PlanError
 from gradledger.recipes import _lab_gradients as lab
+from gradledger.recipes._lab import PLANS, run
+from gradledger.recipes.lab_gradients import BREAKS, Args, experiment, train
 
 PRINTED: dict[str, Any] = {
     "hand.loss": 9.0,
@@ -58,3 +63,53 @@ def test_the_numbers_are_those_of_the_lab(measured: dict[str, Any]) -> None:
     assert measured["h1.closed_form_distance"] < 1e-6
     assert "scalar outputs" in measured["break1.error"]
     assert PRINTED.keys() | ROUNDED.keys() | {"h1.closed_form_distance", "break1.error"} == measured.keys()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab") / "run"
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    return train(Args(out=folder))
+
+
+def test_every_hypothesis_is_supported(told: dict[str, Any]) -> None:
+    verdicts = {one["id"]: one["verdict"] for one in told["hypotheses"]}
+    assert verdicts == dict.fromkeys(("H1", "H1b", "H2", "H3", "H3b", "H3c", "H4"), "supported")
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_every_fault_is_loud_or_found_at_its_line(name: str, told: dict[str, Any]) -> None:
+    broken = next(one for one in told["breaks"] if one["fault"] == name)
+    assert broken["as_expected"], broken
+    code, line = BREAKS[name].code, BREAKS[name].line
+    assert broken["loud"] if code is None else [code, line] in [list(one) for one in broken["found"]]
+
+
+def test_the_frozen_control_cannot_carry_the_claim(folder: Path, tmp_path: Path, told: dict[str, Any]) -> None:
+    """With the control's arms as the claim's own, the missing detach is refuted: what the lab warns of."""
+    text = (PLANS / "lab_gradients.toml").read_text()
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        text.replace(
+            'arms = ["trained_attached", "trained_detached"]\ncontrol = ["frozen_attached", "frozen_detached"]',
+            'arms = ["frozen_attached", "frozen_detached"]',
+        ).replace("value = 0.7642", "value = 7.3485")
+    )
+    own = run("lab_gradients", experiment, {}, out=tmp_path / "run", predict=mine)
+    verdicts = {one["id"]: one["verdict"] for one in own["hypotheses"]}
+    assert (verdicts["H1"], verdicts["H3"], verdicts["H2"]) == ("refuted", "refuted", "supported")
+
+
+def test_a_plan_is_not_edited_behind_its_result(folder: Path, tmp_path: Path, told: dict[str, Any]) -> None:
+    edited = tmp_path / "edited.toml"
+    edited.write_text((PLANS / "lab_gradients.toml").read_text().replace("tolerance = 1e-3", "tolerance = 1e-2"))
+    with pytest.raises(PlanError, match="tolerance"):
+        run("lab_gradients", experiment, {}, out=folder, predict=edited)
+
+
+def test_a_fault_that_there_is_not() -> None:
+    with pytest.raises(UsageError, match="one of: not_a_scalar, no_clear, target_not_detached"):
+        train(Args(break_="typo"))

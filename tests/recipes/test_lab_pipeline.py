@@ -1,13 +1,17 @@
-"""Every number of the pipeline lab: exact ones to the printed digits, losses within what their prediction allows."""
+"""The pipeline lab, run whole: every number, every verdict, every fault on purpose."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gradledger.recipes import _lab_pipeline as lab
+from gradledger.recipes.lab_pipeline import BREAKS, Args, train
 
 
 @pytest.fixture(scope="module")
@@ -16,35 +20,34 @@ def data() -> lab.Data:
 
 
 @pytest.fixture(scope="module")
-def shuffled(data: lab.Data) -> lab.Trained:
-    return lab.train(data, shuffle=True)
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("lab")
+    said = train(Args(out=out))
+    assert json.loads((out / "results.json").read_text()) == said
+    return said
 
 
-def test_the_baseline_gives_the_scale(data: lab.Data, shuffled: lab.Trained) -> None:
+def test_every_hypothesis_is_supported_and_says_what_was_measured(told: dict[str, Any]) -> None:
+    verdicts = {one["id"]: one["verdict"] for one in told["hypotheses"]}
+    assert verdicts == dict.fromkeys(("H1", "H1b", "H2", "H2b", "H2c", "H3", "H3b", "H4", "H4b", "H4c"), "supported")
+    assert [one["isolated"] for one in told["hypotheses"] if one["id"] in ("H2", "H2b")] == [True, True]
+    assert told["failed"] == {}
+
+
+def test_the_numbers_are_those_of_the_lab(data: lab.Data, told: dict[str, Any]) -> None:
+    measured = told["measured"]
     assert round(data.baseline, 6) == 1.520677
-    assert shuffled.validation < 0.05
-    assert shuffled.validation < data.baseline / 100
-    assert shuffled.validation <= 0.0083 * 1.1
+    assert measured["shuffled"]["validation"] <= 0.0083 * 1.1
+    assert [round(loss, 6) for loss in measured["clear_after_backward"]["losses"]] == [3.348493] * 5
+    assert round(measured["early_optimizer"]["head_grad_norm"], 4) == 46.5187
 
 
-def test_order_matters_and_the_control_shows_that_it_is_the_order(data: lab.Data, shuffled: lab.Trained) -> None:
-    control = lab.train(data, shuffle=False)
-    by_first_joint = lab.train(data, shuffle=False, by_first_joint=True)
-    assert control.validation == pytest.approx(shuffled.validation, rel=0.2)
-    assert by_first_joint.validation > 3 * shuffled.validation
-    assert 1.0 < by_first_joint.validation / by_first_joint.train < 1.1  # it fits neither: underfitting
-
-
-def test_a_clear_behind_the_backward_trains_nothing(data: lab.Data) -> None:
-    told = lab.train(data, shuffle=True, epochs=5, clear="after backward")
-    assert [round(loss, 6) for loss in told.losses] == [3.348493] * 5
-    assert told.gradients_at_step == (False, False, False)  # None, not zero
-
-
-def test_a_head_that_came_after_the_optimizer(data: lab.Data) -> None:
-    told = lab.early_optimizer(data)
-    assert round(told.pop("h4.head_grad_norm"), 4) == 46.5187
-    assert told == {"h4.head_unchanged": True, "h4.head_in_optimizer": False, "h4.body_in_optimizer": True}
+@pytest.mark.parametrize("name", BREAKS)
+def test_every_silent_fault_is_found_at_its_line(name: str, told: dict[str, Any]) -> None:
+    broken = next(one for one in told["breaks"] if one["fault"] == name)
+    assert broken["as_expected"], broken
+    assert [BREAKS[name].code, BREAKS[name].line] in broken["found"]
+    assert not broken["loud"]
 
 
 def test_who_owns_the_order(data: lab.Data) -> None:
@@ -71,3 +74,8 @@ def test_the_map_can_be_inverted_where_the_lab_draws(data: lab.Data) -> None:
     assert float(determinants.max()) == pytest.approx(1.0, abs=1e-4)
     jacobians = torch.func.vmap(torch.func.jacrev(lab.forward_kinematics))(double[:100])
     torch.testing.assert_close(torch.linalg.det(jacobians), determinants[:100], rtol=0, atol=1e-12)
+
+
+def test_the_programs_name_one_line_each() -> None:
+    for one in BREAKS.values():
+        assert Path(one.path).read_text(encoding="utf-8").count("# fault") == 1

@@ -100,7 +100,8 @@ def parse(
     hints = typing.get_type_hints(kind)
     fields = {one.name: one for one in dataclasses.fields(kind) if one.name != "preset"}  # type: ignore[arg-type]
     for name, one in fields.items():
-        names = [f"--{name.replace('_', '-')}", *one.metadata.get("aliases", ())]
+        # The field of --break is break_: a word of the language cannot be a field.
+        names = [f"--{name.rstrip('_').replace('_', '-')}", *one.metadata.get("aliases", ())]
         if one.metadata.get("or_value_of"):
             facts: dict[str, Any] = {"nargs": "?", "const": True, "metavar": "DIR"}
         elif set(typing.get_args(hints[name]) or (hints[name],)) <= {bool, type(None)}:

@@ -58,6 +58,32 @@ def main(
     return 0
 
 
+def simple(
+    kind: type[Args],
+    presets: Mapping[str, Mapping[str, Any]],
+    train: Callable[[Any], Any],
+    argv: Sequence[str] | None,
+    *,
+    recipe: Recipe,
+    description: str,
+    prog: str | None = None,
+) -> int:
+    """Read the words and run, for a recipe whose folder keeps its own records, so that running again goes on.
+
+    Returns:
+        0; 2 for a mistake of the call, with the reason on stderr; 130 after Ctrl-C.
+    """
+    try:
+        words = parse(kind, presets, argv, recipe=recipe, description=description, prog=prog)
+        train(words.args)
+    except GradledgerError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 0
+
+
 def go_on(args: Any, given: Mapping[str, Any], free: Collection[str]) -> tuple[Any, checkpoint.Checkpoint | None]:
     """The arguments of the run that lies in `args.out`, and its checkpoint, None where it has none yet.
 

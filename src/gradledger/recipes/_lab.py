@@ -1,0 +1,205 @@
+"""What the labs share: a registered plan, its trials, verdicts, and the faults that are planted on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradledger.core.errors import UsageError
+from gradledger.evidence import judge, lock, runner
+from gradledger.evidence.judge import Judgement
+from gradledger.evidence.trial import Experiment
+from gradledger.recipes import _folder
+
+PLANS, BREAKS = Path(__file__).parent / "plans", Path(__file__).parent / "breaks"
+
+
+@dataclass(frozen=True)
+class Break:
+    """A fault on purpose. program: file under breaks/, with `# fault` behind the line. predicted: the symptom, before
+    it was run. loud: it raises. code: of the rule that must find it; None where torch itself says it."""
+
+    program: str
+    predicted: str
+    loud: bool
+    code: str | None
+
+    @property
+    def path(self) -> Path:
+        """Of the program."""
+        return BREAKS / f"{self.program}.py"
+
+    @property
+    def line(self) -> int:
+        """Where the fault is."""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        return next(number for number, text in enumerate(lines, 1) if text.endswith("# fault"))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What came of a Break. actual: the last line that the program said. found: codes and lines, worst first."""
+
+    fault: str
+    predicted: str
+    actual: str
+    loud: bool
+    found: tuple[tuple[str, int], ...]
+    as_expected: bool
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "fault": self.fault,
+            "predicted": self.predicted,
+            "actual": self.actual,
+            "loud": self.loud,
+            "found": [list(one) for one in self.found],
+            "as_expected": self.as_expected,
+        }
+
+
+def run_break(name: str, one: Break) -> Broken:
+    """Run a faulty program under `gradledger audit`, as anyone would, and read the report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        words = ["audit", "--fail-on", "never", "--format", "json", "--output", str(report), str(one.path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "gradledger", *words], capture_output=True, text=True, timeout=600, cwd=folder
+        )
+        findings = json.loads(report.read_text(encoding="utf-8"))["findings"] if report.exists() else []
+    said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    loud = done.returncode != 0
+    found = tuple((finding["code"], finding["line"]) for finding in findings)
+    right = loud == one.loud and (one.code is None or (one.code, one.line) in found)
+    return Broken(name, one.predicted, said[-1] if said else "", loud, found, right)
+
+
+def run(
+    name: str,
+    experiment: Experiment,
+    breaks: Mapping[str, Break],
+    *,
+    out: Path,
+    predict: Path | None = None,
+    only_break: str = "",
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Register the plan, run what it asks for, judge, break; print both tables; write `results.json`.
+
+    Args:
+        predict: a plan of one's own, over the same arms; default: the lab's.
+        only_break: run this fault alone, no trial.
+
+    Raises:
+        UsageError: there is no such fault, or the folder belongs to something else.
+        PlanError: the plan was edited after its first run, or cannot come out both ways.
+    """
+    if only_break and only_break not in breaks:
+        raise UsageError(
+            got=f"--break {only_break}",
+            wanted=f"one of: {', '.join(breaks)}",
+            where=f"gradledger run {name}",
+            next_step="choose one; without --break all are run",
+        )
+    chosen = {key: one for key, one in breaks.items() if only_break in ("", key)}
+    told: dict[str, Any] = {"recipe": name}
+    if not only_break:
+        out.mkdir(parents=True, exist_ok=True)
+        version = lock.lock(out, predict or PLANS / f"{name}.toml")
+        print(f"plan {version.sha256[:12]}, version {version.number}, registered {version.at}", flush=True)
+        attempts = runner.run_trials(
+            experiment,
+            runner.trials_of(version.plan),
+            out,
+            plan=version.sha256,
+            workers=workers,
+            watcher=_watcher,
+        )
+        measured = {
+            (one.trial.arm, one.trial.rng_seed): one.quantities
+            for one in attempts
+            if one.status == "finished" and one.quantities is not None
+        }
+        judgements = judge.judge(version.plan, measured)
+        failed = {one.trial.arm: one.error for one in attempts if one.status != "finished"}
+        told |= {
+            "plan": version.sha256,
+            "hypotheses": [one.record() for one in judgements],
+            "measured": {arm: dict(quantities) for (arm, _), quantities in measured.items()},
+            "failed": failed,
+        }
+        print(table(judgements), flush=True)
+        for arm, error in failed.items():
+            print(f"failed: {arm}: {error}", flush=True)
+    broken = []
+    for key, one in chosen.items():
+        broken.append(run_break(key, one))
+        print(shown(broken[-1], one), flush=True)
+    told["breaks"] = [one.record() for one in broken]
+    if not only_break:
+        _folder.write_json(out / "results.json", told)
+        print(f"-> {out / 'results.json'}", flush=True)
+    return told
+
+
+def table(judgements: Sequence[Judgement]) -> str:
+    """Hypothesis, predicted, measured, verdict; three lines each, in the width of the screen."""
+    width = min(shutil.get_terminal_size().columns, 120)
+    lines = [""]
+    for one in judgements:
+        alone = "" if one.isolated is not False else f"   NOT ISOLATED: the arms differ in {', '.join(one.differs)}"
+        lines += textwrap.wrap(f"{one.id:<4} {one.claim}", width, subsequent_indent=" " * 5)
+        values = "; ".join(", ".join(_short(value) for value in values) for values in one.measured.values())
+        lines += textwrap.wrap(f"predicted {one.predicted}", width, initial_indent=" " * 5, subsequent_indent=" " * 7)
+        lines += textwrap.wrap(f"measured  {values}", width, initial_indent=" " * 5, subsequent_indent=" " * 7)
+        why = f" ({one.why})" if one.why and one.verdict != "supported" else ""
+        lines += textwrap.wrap(
+            f"{one.verdict.upper()}{why}{alone}", width, initial_indent=" " * 5, subsequent_indent=" " * 7
+        )
+    counts = {verdict: sum(one.verdict == verdict for one in judgements) for verdict in ("supported", "refuted")}
+    rest = len(judgements) - sum(counts.values())
+    lines.append(f"{counts['supported']} supported, {counts['refuted']} refuted, {rest} inconclusive")
+    return "\n".join(lines)
+
+
+def shown(broken: Broken, one: Break) -> str:
+    """A fault on purpose, in a few lines."""
+    width = min(shutil.get_terminal_size().columns, 120)
+    found = ", ".join(f"{code} at line {line}" for code, line in broken.found) or "nothing"
+    rows = [
+        f"break {broken.fault} ({'loud' if broken.loud else 'silent'}): breaks/{one.path.name}, line {one.line}",
+        f"predicted {broken.predicted}",
+        f"actual    {broken.actual}",
+        f"audit     {found}" + ("" if broken.as_expected else f"   NOT AS EXPECTED: {one.code} at line {one.line}"),
+    ]
+    lines = [""]
+    for number, row in enumerate(rows):
+        first = "" if number == 0 else " " * 5
+        lines += textwrap.wrap(row, width, initial_indent=first, subsequent_indent=" " * 7)
+    return "\n".join(lines)
+
+
+def _watcher(report: runner.Report) -> None:
+    if report.state in ("finished", "failed"):
+        print(
+            f"  {report.trial.arm}: {report.state} in {report.elapsed:.1f} s ({report.done} of {report.of})", flush=True
+        )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(_short(one) for one in list(value)[:5]) + (", ...]" if len(value) > 5 else "]")
+    return str(value)
