@@ -144,10 +144,13 @@ def test_each_recipe_keeps_the_contract(name: str) -> None:
     recipe = recipes()[name]
     module: Any = importlib.import_module(f"gradledger.recipes.{name}")
     assert module.RECIPE.presets == recipe.presets
-    assert set(module.PRESETS) == set(recipe.presets)
+    # a recipe with one preset that changes nothing needs no table of them
+    presets = getattr(module, "PRESETS", None) or dict.fromkeys(recipe.presets, {})
+    assert set(presets) == set(recipe.presets)
+    assert hasattr(module, "PRESETS") or len(presets) == 1
     assert recipe.summary
-    assert recipe.summary.endswith(".")
-    for preset, values in module.PRESETS.items():
+    assert len(recipe.summary) <= 120
+    for preset, values in presets.items():
         args = module.Args(**{**values, "preset": preset})
         getattr(args, "check", lambda: None)()  # a recipe without numbers to refuse has none
     fields = module.Args.__dataclass_fields__
