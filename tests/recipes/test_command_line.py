@@ -145,7 +145,7 @@ def test_each_recipe_keeps_the_contract(name: str) -> None:
     module: Any = importlib.import_module(f"gradledger.recipes.{name}")
     assert module.RECIPE.presets == recipe.presets
     # a recipe with one preset that changes nothing needs no table of them
-    presets = getattr(module, "PRESETS", None) or dict.fromkeys(recipe.presets, {})
+    presets = getattr(module, "PRESETS", None) or {preset: {} for preset in recipe.presets}
     assert set(presets) == set(recipe.presets)
     assert hasattr(module, "PRESETS") or len(presets) == 1
     assert recipe.summary
