@@ -102,8 +102,8 @@ class Session:
     def install(self) -> None:
         """Install every probe.  A probe that cannot be installed is counted as a failure; the others go on."""
         for name in probe_names():
-            install: Install = importlib.import_module(f"{probes.__name__}.{name}").install
             try:
+                install: Install = importlib.import_module(f"{probes.__name__}.{name}").install
                 self._undos.append(install(self))
             except Exception as error:
                 self.recorder.fail(f"install {name}", error)

@@ -122,7 +122,7 @@ def run(
             out,
             plan=version.sha256,
             workers=workers,
-            watcher=_watcher,
+            watcher=watcher,
         )
         measured = {
             (one.trial.arm, one.trial.rng_seed): one.quantities
@@ -188,7 +188,8 @@ def shown(broken: Broken, one: Break) -> str:
     return "\n".join(lines)
 
 
-def _watcher(report: runner.Report) -> None:
+def watcher(report: runner.Report) -> None:
+    """Say who has ended."""
     if report.state in ("finished", "failed"):
         print(
             f"  {report.trial.arm}: {report.state} in {report.elapsed:.1f} s ({report.done} of {report.of})", flush=True
