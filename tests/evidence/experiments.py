@@ -1,0 +1,53 @@
+"""Experiments that the tests run, also in other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradledger.evidence.trial import Outcome, tell
+
+
+def fit(config: Mapping[str, Any], rng_seed: int) -> Outcome:
+    """A line fitted to noise by steps of gradient descent."""
+    rng = np.random.default_rng(rng_seed)
+    x = rng.normal(size=40)
+    y = 2.0 * x + 0.1 * rng.normal(size=40)
+    w, curve = 0.0, []
+    for step in range(config["steps"]):
+        residual = w * x - y
+        curve.append(float(np.mean(residual**2)))
+        w -= config["lr"] * 2.0 * float(np.mean(residual * x))
+        tell(step + 1, config["steps"], loss=curve[-1])
+    return Outcome(
+        {"loss": curve[-1], "curve": curve, "w": w, "grad": None},
+        {"prediction": w * x, "target": y, "group": np.arange(40) // 4},
+    )
+
+
+def frail(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
+    """Each seed ends in its own way."""
+    match rng_seed:
+        case 1:
+            raise ValueError("the loss is not finite\nat step 3")
+        case 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 3:
+            raise SystemExit(4)
+        case 4:
+            return {"loss": np.zeros(3)}
+        case 5:
+            return {}
+    return {"loss": float(rng_seed)}
+
+
+def once_broken(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
+    """Fails until a file is there."""
+    if not Path(config["mended"]).exists():
+        raise RuntimeError("not mended")
+    return {"loss": 1.0}
