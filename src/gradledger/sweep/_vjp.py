@@ -152,15 +152,31 @@ def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None], *,
 
 
 def _alone(tensor: Tensor, taken: Sequence[Tensor | None]) -> bool:
+    """Whether nothing but this tensor holds its memory, all of which it covers.
+
+    A linear layer's weight gradient comes as a view, the transpose of a transpose: its base is nobody else's then.
+    """
     if any(tensor is other for other in taken):
         return False
     storage = tensor.untyped_storage()
-    # the tensor and the handle just made are the only two that hold the memory; the caller's list holds the object
-    return (
-        torch._C._storage_Use_Count(storage._cdata) == 2
-        and tensor._use_count() == 1  # type: ignore[attr-defined]
-        and storage.nbytes() == tensor.numel() * tensor.element_size()
-    )
+    if storage.nbytes() != tensor.numel() * tensor.element_size() or tensor._use_count() != 1:  # type: ignore[attr-defined]
+        return False
+    # the tensor and the handle just made hold the memory; the caller's list holds the object
+    holders: int = torch._C._storage_Use_Count(storage._cdata)
+    return holders == 2 or (holders == 3 and tensor._is_view() and _holders_of_base(tensor) == _holders_of_own_base())
+
+
+def _holders_of_base(view: Tensor) -> tuple[int, int]:
+    """Who holds what a tensor is a view of: in C++, and its object in python."""
+    base = view._base
+    return base._use_count(), sys.getrefcount(base)  # type: ignore[union-attr]
+
+
+@functools.cache
+def _holders_of_own_base() -> tuple[int, int]:
+    """The same where nobody but the view does. Counted, since versions differ."""
+    with torch.no_grad():
+        return _holders_of_base(torch.ones(2, 3).t())
 
 
 def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
