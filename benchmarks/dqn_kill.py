@@ -254,8 +254,8 @@ def small_disk(folder: Path, size: int) -> Iterator[str]:
     try:
         yield kind
     finally:
-        if kind:
-            subprocess.run(["umount", str(folder)], check=False, capture_output=True, timeout=60)
+        if kind:  # lazily: an interrupted benchmark may have left a run in there
+            subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True, timeout=60)
         image.unlink(missing_ok=True)
 
 
