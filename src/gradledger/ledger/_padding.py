@@ -58,6 +58,8 @@ def array_of(tensor: torch.Tensor) -> Any:
     """A numpy view of a tensor on the CPU; None when it is too large or has no such view."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:
         return None
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
     if tensor.numel() > ELEMENTS or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
     if tensor.dtype == torch.bfloat16:

@@ -143,8 +143,9 @@ class _Probe:
                 leaf = _provenance.leaf_behind(self.trace, self.trace.token_of(t))
                 if leaf is not None:
                     self.session.fed[leaf].add(number)
-        for look in self.session.at_call:
-            look(call, module, inputs)
+        if torch._C._functorch.peek_interpreter_stack() is None:  # inside vmap and the like tensors have no values
+            for look in self.session.at_call:
+                look(call, module, inputs)
         return call
 
     def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:

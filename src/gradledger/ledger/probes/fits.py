@@ -47,6 +47,8 @@ def _table(tensor: torch.Tensor) -> Any:
     """[B, columns] in float64; None when it is none, or too wide."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex():
         return None
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
     if tensor.dim() not in (1, 2) or (tensor.dim() == 2 and tensor.shape[1] > COLUMNS) or tensor.is_quantized:
         return None
     found = tensor.detach().to(torch.float64).numpy().reshape(tensor.shape[0], -1).copy()
