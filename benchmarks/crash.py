@@ -2,11 +2,12 @@
 
     python benchmarks/crash.py [--kills 200] [--rng-seed 0] [--steps 60] [--every 4] [--json FILE]
 
-One run is left alone: its final weights, its losses and its wall time are the measure. Then, as often as asked, the
+One run is left alone; its final weights, its losses and its wall time are the measure. Then, as often as asked, the
 same run starts in an empty folder, is killed with SIGKILL at a moment drawn uniformly from that time (so also while a
-checkpoint is being written), and goes on in a new process; a kill that came after the end does not count. Counted are: checkpoints that were reported as written and
-are not there (lost), folders that look like checkpoints and cannot be loaded (half), and runs whose final weights,
-shadow copy or losses after the resume differ from the run that was left alone.
+checkpoint is being written), and goes on in a new process; a kill that came after the end does not count. Counted are:
+checkpoints that were reported as written and are not there (lost), folders that look like checkpoints and cannot be
+loaded (half), and runs whose final weights, shadow copy or losses after the resume differ from the run that was left
+alone.
 
 The training holds one of everything that a checkpoint must bring back: tied weights, dropout, batch statistics, two
 optimizers, two schedulers, a gradient scaler, a shadow copy, generators of numpy and torch, and the global streams.
