@@ -95,6 +95,15 @@ def test_the_leak_on_digits() -> None:
     assert not group_control(DIGITS[order], DIGIT[order], blocks(len(DIGITS), 130), repeats=2).found
 
 
+def test_a_sample_of_whole_groups_tells_the_same() -> None:
+    values, label, burst = known_bursts(0.95)
+    got = group_control(values, label, burst, rows=400)
+    assert got.groups < 30
+    assert got.found
+    few = group_control(values, label, [one // 4 for one in burst], rows=100)
+    assert few.groups == 10
+
+
 def test_values_as_targets() -> None:
     rng = np.random.default_rng(0)
     burst = np.repeat(np.arange(40), 15)

@@ -137,6 +137,17 @@ def test_stratified_over_many_groups_and_quick() -> None:
             assert abs(np.sum(inside == one) / np.sum(label == one) - share) < 0.02
 
 
+def test_many_small_groups() -> None:
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 7, 20_000)
+    got = split({"id": list(range(20_000))}, labels=label.tolist(), tolerance=0.002)
+    for side, share in got.shares.items():
+        counts = np.bincount(label[got.indices(side)], minlength=7)
+        assert np.all(np.abs(counts / np.bincount(label) - share) < 0.003)
+    other = split({"id": list(range(20_000))}, labels=label.tolist(), tolerance=0.002, rng_seed=1)
+    assert got.sides != other.sides
+
+
 def test_a_class_in_one_group_is_refused_where_another_splitter_loses_it() -> None:
     labels = [2] * 30 + [0, 1] * 60
     groups = [0] * 30 + [1 + at // 12 for at in range(120)]
@@ -236,5 +247,8 @@ def test_content_hashes() -> None:
         [sample],
     ]
     assert len({content_hash(one) for one in [sample, *others]}) == 6
+    assert content_hash({"a": "x", "b": 1.5}) == content_hash({"a": np.str_("x"), "b": np.float64(1.5)})
+    assert content_hash(np.array(["x", "y"])) == content_hash(["x", "y"]) != content_hash(["y", "x"])
+    assert len({content_hash(one) for one in (1, 1.0, True, "1", b"1", None)}) == 6
     with pytest.raises(SplitError, match="got a object"):
         content_hash(object())

@@ -15,6 +15,8 @@ RESTARTS = 24
 EXHAUSTIVE = 2**18
 # Moves evaluated at once are K x S x L numbers; above this many components a pass is cut into random parts.
 PART = 4000
+# Components that are placed one by one, largest first; the small ones after them are laid out in bulk.
+ONE_BY_ONE = 1000
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,8 @@ def _greedy(task: Task, rng: np.random.Generator) -> NDArray[np.int64]:
         sides[component] = side
         filled[side] += task.counts[component]
     need = task.shares * sizes.sum()
-    for component in order:
-        if int(component) in task.pinned:
-            continue
+    order = order[~np.isin(order, list(task.pinned))]
+    for component in order[:ONE_BY_ONE]:
         before = _cost(task, filled)
         after = _cost(task, filled + task.counts[component])
         # Where the costs say nothing yet, the side that lacks most.
@@ -137,7 +138,25 @@ def _greedy(task: Task, rng: np.random.Generator) -> NDArray[np.int64]:
         side = int(np.argmin(after - before - 1e-3 * lack))
         sides[component] = side
         filled[side] += task.counts[component]
+    _in_bulk(task, sides, filled, order[ONE_BY_ONE:])
     return sides
+
+
+def _in_bulk(task: Task, sides: NDArray[np.int64], filled: Counts, rest: NDArray[np.int64]) -> None:
+    """The many small ones that are left, class by class: laid end to end and cut where each side has what it lacks."""
+    most = np.argmax(task.counts[rest], axis=1)
+    for which in range(task.counts.shape[1]):
+        mine = rest[most == which]
+        if not len(mine):
+            continue
+        lack = np.maximum(task.shares * task.totals[which] - filled[:, which], 0.0)
+        cuts = np.cumsum(lack if lack.sum() > 0 else task.shares)
+        held = np.cumsum(task.counts[mine, which])
+        # The middle of each component decides.
+        places = (held - 0.5 * task.counts[mine, which]) / held[-1] * cuts[-1]
+        chosen = np.minimum(np.searchsorted(cuts, places), len(cuts) - 1)
+        sides[mine] = chosen
+        np.add.at(filled, chosen, task.counts[mine])
 
 
 def _climb(task: Task, sides: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -118,13 +118,16 @@ def _feed(digest: Any, part: Any) -> None:
             _feed(digest, part[name])
         digest.update(b"}")
     elif isinstance(part, str | bytes | bool | int | float | None):
-        digest.update(f"{type(part).__name__} {part!r};".encode())
+        # numpy's text and float64 are python's too, and must not differ from them.
+        kind: Any = next((kind for kind in (str, bytes, bool, int, float) if isinstance(part, kind)), None)
+        plain: Any = kind(part) if kind is not None else None
+        digest.update(f"{type(plain).__name__} {plain!r};".encode())
     else:
         array, dtype = as_array(part)
         if array is not None:
             digest.update(f"{dtype} {array.shape};".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
-        elif isinstance(part, Sequence):
+        elif isinstance(part, Sequence | np.ndarray):
             digest.update(b"[")
             for item in part:
                 _feed(digest, item)

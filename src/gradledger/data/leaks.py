@@ -178,6 +178,7 @@ def group_control(
     model: Any = None,
     folds: int = 5,
     repeats: int = 3,
+    rows: int = 5000,
     standardise: bool = True,
     rng_seed: int = 0,
 ) -> Leak:
@@ -189,6 +190,7 @@ def group_control(
         model: anything with scikit-learn's fit and predict; three nearest neighbours when not given, which show kinship
             best and need no tuning.
         folds: of each cross-validation. repeats: with other shuffles. standardise: as for `burst_test`.
+        rows: where there are more, whole groups are drawn until there are so many (at least two a fold).
 
     Raises:
         SplitError: fewer groups than folds, or lengths that differ.
@@ -196,31 +198,34 @@ def group_control(
     base = needs("sklearn.base", purpose="the group-shuffled control")
     selection = needs("sklearn.model_selection", purpose="the group-shuffled control")
     neighbours = needs("sklearn.neighbors", purpose="the group-shuffled control")
-    rows = features(values, where="group_control")
-    rows = standardised(rows) if standardise else rows
+    given = features(values, where="group_control")
+    given = standardised(given) if standardise else given
     goal = np.asarray(targets)
     number: dict[Hashable, int] = {}
     which = np.array([number.setdefault(group, len(number)) for group in groups], np.int64)
-    if not len(rows) == len(goal) == len(which) or len(number) < folds:
+    if not len(given) == len(goal) == len(which) or len(number) < folds:
         raise SplitError(
-            got=f"{len(rows)} rows, {len(goal)} targets, {len(which)} group values of {len(number)} groups",
+            got=f"{len(given)} rows, {len(goal)} targets, {len(which)} group values of {len(number)} groups",
             wanted=f"one target and one group a row, at least {folds} groups",
             where="group_control",
             next_step="pass blocks(N, rows) where no group is known, or fewer folds",
         )
+    if len(given) > rows:
+        drawn = _whole_groups(which, rows, 2 * folds, np.random.default_rng(rng_seed))
+        given, goal, which = given[drawn], goal[drawn], which[drawn]
     if model is None:
         kind = neighbours.KNeighborsClassifier if task == "classes" else neighbours.KNeighborsRegressor
         model = kind(n_neighbors=3)
     scores: dict[str, list[float]] = {"random": [], "grouped": []}
     for repeat in range(repeats):
         splitters = {
-            "random": selection.KFold(folds, shuffle=True, random_state=rng_seed + repeat).split(rows),
+            "random": selection.KFold(folds, shuffle=True, random_state=rng_seed + repeat).split(given),
             "grouped": selection.GroupKFold(folds, shuffle=True, random_state=rng_seed + repeat).split(
-                rows, groups=which
+                given, groups=which
             ),
         }
         for name, parts in splitters.items():
-            errors = [_error(base.clone(model), rows, goal, fit, held, task) for fit, held in parts]
+            errors = [_error(base.clone(model), given, goal, fit, held, task) for fit, held in parts]
             weights = [len(error) for error in errors]
             scores[name].append(float(np.average([error.mean() for error in errors], weights=weights)))
     difference = np.array(scores["grouped"]) - np.array(scores["random"])
@@ -231,8 +236,16 @@ def group_control(
         spread,
         task,
         type(model).__name__,
-        len(number),
+        len(set(which.tolist())),
     )
+
+
+def _whole_groups(which: NDArray[np.int64], rows: int, least: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Rows of groups drawn at random, whole: half a burst shows half its kinship."""
+    order = rng.permutation(int(which.max()) + 1)
+    held = np.cumsum(np.bincount(which)[order])
+    taken = max(int(np.searchsorted(held, rows)), least)
+    return np.flatnonzero(np.isin(which, order[:taken]))
 
 
 def blocks(count: int, rows: int) -> list[int]:

@@ -27,6 +27,10 @@ class Folder:
     def __init__(self, meta: Meta) -> None:
         self._meta = meta
         self._starts = np.array([row["dataset_from_index"] for row in meta.rows])
+        # Where in the whole set each data file begins.
+        self._begins: dict[tuple[int, int], int] = {}
+        for row in meta.rows:
+            self._begins.setdefault((row["data/chunk_index"], row["data/file_index"]), row["dataset_from_index"])
         self._kept: tuple[tuple[int, int], Arrays] | None = None
 
     @property
@@ -73,12 +77,7 @@ class Folder:
         row = self._meta.rows[number]
         key = (row["data/chunk_index"], row["data/file_index"])
         arrays = self._file(key)
-        first = min(
-            one["dataset_from_index"]
-            for one in self._meta.rows
-            if (one["data/chunk_index"], one["data/file_index"]) == key
-        )
-        begin = row["dataset_from_index"] - first
+        begin = row["dataset_from_index"] - self._begins[key]
         found = {name: array[begin : begin + row["length"]] for name, array in arrays.items()}
         if videos:
             for name in self.info.videos:
