@@ -1,0 +1,321 @@
+"""The report of a folder, as one HTML file that opens offline, and as Markdown: both from the same blocks.
+
+A block is (title, heads, rows) of texts; curves are drawn as SVG in the page, and left out of the Markdown.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradledger._version import __version__
+from gradledger.evidence import bundle, compare, lock
+from gradledger.evidence.judge import judge
+from gradledger.evidence.record import Attempt, TrialRecord
+
+CURVES, POINTS = 12, 400  # curves drawn, points of each
+SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One table. note: what a reader must know of it."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A recorded trajectory of one quantity: label -> points."""
+
+    quantity: str
+    lines: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that the report shows."""
+
+    title: str
+    summary: str
+    blocks: tuple[Block, ...]
+    curves: tuple[Curve, ...]
+
+
+def tell(folder: Path) -> Story:
+    """Read a folder.
+
+    Raises:
+        RecordError, PlanError: its records or its plan were edited.
+    """
+    versions, record = lock.versions(folder), TrialRecord(folder)
+    attempts, latest = record.attempts(), record.latest()
+    blocks: list[Block] = []
+    counts = dict.fromkeys(SIGNS, 0)
+    if versions:
+        judged = judge(versions[-1].plan, record.measured())
+        for one in judged:
+            counts[one.verdict] += 1
+        rows = tuple(
+            (
+                f"{SIGNS[one.verdict]} {one.verdict}",
+                one.id,
+                one.claim,
+                one.predicted,
+                _measured(one.measured),
+                one.why,
+            )
+            for one in judged
+        )
+        blocks.append(Block("Hypotheses", ("verdict", "id", "claim", "predicted", "measured", "ground"), rows))
+        blocks.append(_versions(versions))
+    blocks.append(_trials(attempts))
+    blocks += _columns(latest)
+    blocks += _labels(folder)
+    blocks += [block for name in ("slices", "worst", "latency") for block in _document(folder, name)]
+    told = ", ".join(f"{n} {name}" for name, n in counts.items()) if versions else "no registered plan"
+    failed = sum(one.status == "failed" for one in latest.values())
+    title = versions[-1].plan.name if versions else folder.resolve().name
+    summary = f"{told}; {len(latest)} trials, {failed} failed, {len(attempts)} attempts"
+    return Story(title, summary, tuple(block for block in blocks if block.rows), tuple(_curves(latest)))
+
+
+def markdown(story: Story) -> str:
+    """The story as Markdown."""
+    lines = [f"# {_cell(story.title)}", "", story.summary]
+    for block in story.blocks:
+        lines += ["", f"## {block.title}", ""]
+        lines += [block.note, ""] if block.note else []
+        lines += [f"| {' | '.join(block.heads)} |", f"|{'---|' * len(block.heads)}"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in block.rows]
+    return "\n".join(lines) + "\n"
+
+
+def page(story: Story) -> str:
+    """The story as one HTML document: no script, no other file, nothing that is fetched."""
+    body = [f"<header><h1>{_safe(story.title)}</h1><p>{_safe(story.summary)}</p></header><main>"]
+    for at, block in enumerate(story.blocks):
+        body.append(f"<section><h2>{_safe(block.title)}</h2>")
+        body.append(f"<p class=note>{_safe(block.note)}</p>" if block.note else "")
+        heads = "".join(f"<th scope=col>{_safe(head)}</th>" for head in block.heads)
+        rows = "".join(
+            "<tr>"
+            + "".join(
+                f'<td data-label="{_safe(head)}">{_safe(cell)}</td>'
+                for head, cell in zip(block.heads, row, strict=True)
+            )
+            + "</tr>"
+            for row in block.rows
+        )
+        body.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></section>")
+        if at == 0 and story.curves:
+            body.append("<section><h2>Curves</h2><div class=charts>")
+            body += [_svg(curve) for curve in story.curves]
+            body.append("</div></section>")
+    body.append(f"</main><footer>gradledger {__version__}</footer>")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{_safe(story.title)}</title><style>{_CSS}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- blocks
+
+
+def _versions(versions: Sequence[lock.Version]) -> Block:
+    rows = tuple(
+        (
+            str(one.number),
+            one.at,
+            one.sha256[:16],
+            str(one.trials_before),
+            "registered" if one.number == 1 else f"amended: {one.reason}",
+        )
+        for one in versions
+    )
+    late = any(one.trials_before for one in versions)
+    note = "An amendment after trials had ended is no prediction of them." if late else ""
+    return Block("Plan", ("version", "registered (UTC)", "SHA-256", "trials before", "what"), rows, note)
+
+
+def _trials(attempts: Sequence[Attempt]) -> Block:
+    rows = tuple(
+        (
+            one.trial.arm,
+            str(one.trial.rng_seed),
+            str(one.number),
+            "killed, or still running" if one.status == "running" else one.status,
+            "-" if one.seconds is None else f"{one.seconds:.2f}",
+            one.trial.id,
+            one.error,
+        )
+        for one in attempts
+    )
+    return Block("Trials", ("arm", "rng_seed", "attempt", "status", "seconds", "id", "error"), rows)
+
+
+def _columns(latest: Mapping[str, Attempt]) -> list[Block]:
+    found = compare.columns(latest)
+    rows = []
+    for one in found:
+        summary = one.summary
+        shown: tuple[str, ...] = ("-",) * 5
+        if summary is not None:
+            held = summary.interval
+            interval = held.why if held.low is None or held.high is None else f"{held.low:.6g} to {held.high:.6g}"
+            shown = (
+                f"{summary.mean:.6g}",
+                f"{summary.iqm:.6g}",
+                f"{summary.minimum:.6g}",
+                f"{summary.maximum:.6g}",
+                interval,
+            )
+        left = "; ".join(f"seed {seed}: {why}" for seed, why in sorted(one.left_out.items()))
+        rows.append((one.quantity, one.arm, str(len(one.values)), *shown, left))
+    heads = ("quantity", "arm", "n", "mean", "IQM", "min", "max", "interval, level 0.95", "not in the mean")
+    seeds = []
+    for one in found:
+        for seed, value in one.values.items():
+            seeds.append((one.quantity, one.arm, str(seed), f"{value:.6g}"))
+    return [
+        Block("Over seeds", heads, tuple(sorted(rows)), "Interval of the mean by bootstrap over seeds."),
+        Block(
+            "Every seed", ("quantity", "arm", "rng_seed", "value"), tuple(sorted(seeds)) if len(seeds) <= 600 else ()
+        ),
+    ]
+
+
+def _labels(folder: Path) -> list[Block]:
+    rows = tuple(
+        (str(one.number), one.at, one.plan[:16], str(one.in_version), one.why or "first under this plan")
+        for one in bundle.openings(folder)
+    )
+    return [Block("Test labels opened", ("number", "at (UTC)", "plan", "under this plan", "why"), rows)]
+
+
+def _document(folder: Path, name: str) -> list[Block]:
+    """slices.json, worst.json, latency.json where a recipe left them: a list of records, or records by name."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return []
+    told = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(told, Mapping):
+        told = [
+            {"name": key, **_flat(one)}
+            for key, one in ({"whole": told["whole"], **told["stages"]} if "stages" in told else told).items()
+            if isinstance(one, Mapping)
+        ]
+    records = [_flat(one) for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+    heads = tuple(dict.fromkeys(key for one in records for key in one))
+    rows = tuple(tuple(_shown(one.get(head)) for head in heads) for one in records)
+    return [Block(name.capitalize(), heads, rows)]
+
+
+def _curves(latest: Mapping[str, Attempt]) -> list[Curve]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in latest.values():
+        for name, value in (one.quantities or {}).items():
+            numbers = isinstance(value, list) and len(value) > 1 and all(isinstance(x, int | float) for x in value)
+            if numbers:
+                found.setdefault(name, {})[f"{one.trial.arm}, seed {one.trial.rng_seed}"] = [float(x) for x in value]
+    return [Curve(name, lines) for name, lines in list(found.items())[:CURVES]]
+
+
+def _svg(curve: Curve) -> str:
+    """Lines over their index; points that are not finite break a line."""
+    width, height, left, low_edge = 420, 220, 62, 190
+    finite = [x for line in curve.lines.values() for x in line if math.isfinite(x)]
+    if not finite:
+        return f"<figure><figcaption>{_safe(curve.quantity)}: no finite point</figcaption></figure>"
+    low, high = min(finite), max(finite)
+    span = (high - low) or 1.0
+    longest = max(len(line) for line in curve.lines.values())
+    paths = []
+    for at, (label, line) in enumerate(curve.lines.items()):
+        every = max(1, len(line) // POINTS)
+        move, path = True, []
+        for i in [*range(0, len(line) - 1, every), len(line) - 1]:
+            if not math.isfinite(line[i]):
+                move = True
+                continue
+            x = left + (width - left - 8) * i / max(1, longest - 1)
+            y = low_edge - (low_edge - 12) * (line[i] - low) / span
+            path.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
+            move = False
+        paths.append(f'<path class="c{at % 6}" d="{"".join(path)}"><title>{_safe(label)}</title></path>')
+    names = ", ".join(list(curve.lines)[:6]) + (f" and {len(curve.lines) - 6} more" if len(curve.lines) > 6 else "")
+    return (
+        f'<figure><figcaption>{_safe(curve.quantity)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{_safe(curve.quantity)}: {_safe(names)}"><line x1="{left}" y1="{low_edge}" x2="{width - 8}" '
+        f'y2="{low_edge}"/><line x1="{left}" y1="12" x2="{left}" y2="{low_edge}"/>{"".join(paths)}'
+        f'<text x="{left - 6}" y="18" class="e">{high:.4g}</text>'
+        f'<text x="{left - 6}" y="{low_edge}" class="e">{low:.4g}</text>'
+        f'<text x="{left}" y="210">0</text><text x="{width - 8}" y="210" class="e">{longest - 1}</text></svg>'
+        f"<p class=note>{_safe(names)}</p></figure>"
+    )
+
+
+def _measured(values: Mapping[str, Sequence[Any]]) -> str:
+    return "; ".join(f"seed {seed}: {' / '.join(_shown(one) for one in row)}" for seed, row in list(values.items())[:8])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return (
+            f"[{', '.join(_shown(one) for one in value[:3])}{f', ... {len(value)} in all' if len(value) > 3 else ''}]"
+        )
+    return "none" if value is None else str(value)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, one in value.items():
+        found |= (
+            _flat(one, f"{prefix}{key} ") if isinstance(one, Mapping) else {f"{prefix}{key}".replace("_", " "): one}
+        )
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _safe(text: str) -> str:
+    hidden = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text)
+    return html.escape(hidden, quote=True)
+
+
+_CSS = """
+:root{color-scheme:light dark;--bg:#f6f7f9;--panel:#fff;--ink:#1b2027;--muted:#56606c;--rule:#d8dde4;
+--c0:#2563b8;--c1:#b3541b;--c2:#2b7a4b;--c3:#8a3fa0;--c4:#7a6a00;--c5:#a02c4f}
+@media(prefers-color-scheme:dark){:root{--bg:#111418;--panel:#191d23;--ink:#e6e9ee;--muted:#a2acb8;--rule:#333a44;
+--c0:#7fb0f5;--c1:#f0a06a;--c2:#7fd6a0;--c3:#d59be6;--c4:#e0d060;--c5:#f08fae}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:1320px;padding:0 16px 48px;background:var(--bg);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:1.6rem;margin:24px 0 4px;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:0 0 8px}
+section{background:var(--panel);border:1px solid var(--rule);border-radius:10px;padding:16px;margin:0 0 14px}
+.note,footer{color:var(--muted);font-size:.875rem;overflow-wrap:anywhere}
+table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:var(--muted);font-weight:600}
+th,td{border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:anywhere}
+@media(max-width:760px){thead{position:absolute;left:-9999px}tr{display:block;padding:8px 0;
+border-bottom:1px solid var(--rule)}td{display:block;border:0;padding:1px 0}
+td:not(:empty)::before{content:attr(data-label) ": ";color:var(--muted)}}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr));gap:16px}
+figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:.9rem;overflow-wrap:anywhere}
+svg{width:100%;height:auto;display:block}
+svg text{fill:var(--muted);font:11px system-ui,sans-serif}svg .e{text-anchor:end}svg line{stroke:var(--rule)}
+svg path{fill:none;stroke-width:1.6}.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}
+.c3{stroke:var(--c3)}.c4{stroke:var(--c4)}.c5{stroke:var(--c5)}
+"""

@@ -1,0 +1,179 @@
+"""The report and its commands: nothing that failed is missing, nothing is fetched, nothing of a program is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gradledger.cli.commands import card, compare, report, verify
+from gradledger.evidence import bundle, lock
+from gradledger.evidence import compare as comparing
+from gradledger.evidence import report as reports
+from gradledger.evidence.errors import StatisticsError
+from gradledger.evidence.record import TrialRecord
+from gradledger.evidence.runner import run_trials, trials_of
+
+PLAN = """
+name = "two arms"
+rng_seeds = [0, 1, 2, 3]
+[arms.fast]
+lr = 0.2
+[arms.slow]
+lr = 0.1
+[[hypotheses]]
+id = "H1"
+claim = "fast is <script>alert(1)</script> lower"
+quantity = "loss"
+arms = ["slow", "fast"]
+predicate = { kind = "ratio", low = 1.5 }
+[[hypotheses]]
+id = "H2"
+claim = "no gradient"
+quantity = "grad"
+arms = ["fast"]
+rng_seeds = [0]
+predicate = { kind = "is_none" }
+"""
+
+
+def arms(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
+    """The slow arm fails for the last seed and diverges for the one before."""
+    if config["lr"] == 0.1 and rng_seed == 3:
+        raise ValueError("a | pipe & <b>bold</b>")
+    loss = 1.0 + rng_seed if config["lr"] == 0.2 else 2.0 + 2.0 * rng_seed
+    if config["lr"] == 0.1 and rng_seed == 2:
+        loss = float("inf")
+    return {"loss": loss, "curve": [3.0, loss, 1.0], "grad": None}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("arms")
+    (where / "plan.toml").write_text(PLAN)
+    version = lock.lock(where, where / "plan.toml")
+    run_trials(arms, trials_of(version.plan), where, plan=version.sha256)
+    (where / "slices.json").write_text('[{"name": "dark", "n": 7, "support": "insufficient support", "worse": null}]')
+    return where
+
+
+def run(module: Any, *words: str) -> Any:
+    app = typer.Typer()
+    app.command()(module.command)
+    return CliRunner().invoke(app, list(words), catch_exceptions=True)
+
+
+class Reader(HTMLParser):
+    """What a page holds: tags that load or run something, the text of its cells, tags left open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.active: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {name for name, _ in attrs}
+        if tag in ("script", "link", "img", "iframe", "object") or names & {"src", "href", "onclick", "onload"}:
+            self.active.append(tag)
+        if tag not in ("meta", "line", "path"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "line"):
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_loads_and_runs_nothing(folder: Path) -> None:
+    page = reports.page(reports.tell(folder))
+    reader = Reader()
+    reader.feed(page)
+    assert (reader.open, reader.active) == ([], [])
+    assert "fast is <script>alert(1)</script> lower" in reader.text
+    assert len(page.encode()) < 60_000
+    assert page.count("<figure>") == 1
+    broken = re.findall(r'd="([^"]+)"', page)
+    assert len(broken) == 7
+    assert any(path.count("M") == 2 for path in broken)  # the infinite point parts its line
+    assert "default-src &#x27;none&#x27;" in page or "default-src 'none'" in page
+
+
+def test_every_trial_and_what_is_in_no_mean_is_shown(folder: Path) -> None:
+    text = reports.markdown(reports.tell(folder))
+    assert "1 supported, 1 refuted, 0 inconclusive; 8 trials, 1 failed, 8 attempts" in text
+    assert "| slow | 3 | 1 | failed |" in text
+    assert "ValueError: a \\| pipe & &lt;b>bold" in text
+    assert "| loss | fast | 4 | 2.5 | 2.5 | 1 | 4 |" in text
+    assert "seed 2: not finite: inf; seed 3: failed: ValueError" in text
+    assert "2 seeds: no interval below 3" in text
+    assert "| dark | 7 | insufficient support | none |" in text
+    assert "<script" not in text
+
+
+def test_an_amendment_after_results_is_called_what_it_is(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / "plan.toml").write_text(PLAN.replace("low = 1.5", "low = 1.2"))
+    lock.amend(copy, copy / "plan.toml", reason="the bound was a guess")
+    text = reports.markdown(reports.tell(copy))
+    assert "An amendment after trials had ended is no prediction of them." in text
+    assert "| 8 | amended: the bound was a guess |" in text
+
+
+def test_arms_are_compared_on_common_seeds(folder: Path) -> None:
+    found = comparing.compare(TrialRecord(folder).latest(), "slow", "fast", "loss")
+    assert found.paired.differences == {0: 1.0, 1: 2.0}
+    assert (found.paired.only_first, found.paired.only_second) == ((), (2, 3))
+    assert (found.isolated, found.differs) == (True, ("lr",))
+    with pytest.raises(StatisticsError, match="the arm 'medium', wanted one of fast, slow"):
+        comparing.compare(TrialRecord(folder).latest(), "medium", "fast", "loss")
+    said = run(compare, str(folder), "slow", "fast", "loss")
+    assert said.exit_code == 0
+    assert "only fast has seed 2, 3" in said.output
+    assert "interval at 0.95: 2 seeds: no interval below 3" in said.output
+    assert "isolated: the arms differ in lr" in said.output
+
+
+def test_the_commands_write_check_and_refuse(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert run(report, str(folder), "-o", str(out)).exit_code == 0
+    assert out.read_text().startswith("<!doctype html>")
+    assert run(report, str(folder)).output.startswith("# two arms\n")
+    first = run(verify, str(folder), "--seal")
+    assert (first.exit_code, "is what was sealed" in first.output) == (0, True)
+    seal = re.search(r"sealed: (\w{64})", first.output)
+    assert seal is not None
+    assert run(verify, str(folder), "--expect", seal[1]).exit_code == 0
+    slices = folder / "slices.json"
+    kept = slices.read_text()
+    slices.write_text(kept.replace("insufficient support", "sufficient"))
+    wrong = run(verify, str(folder))
+    assert (wrong.exit_code, "slices.json: [0].support" in wrong.output) == (1, True)
+    slices.write_text(kept)
+    assert bundle.verify(folder) == []
+    refused = run(card, str(folder))
+    assert "card.toml" in str(refused.exception)
+
+
+def test_evidence_loads_no_torch() -> None:
+    program = (
+        "import sys, pkgutil, importlib, gradledger.evidence as e\n"
+        "[importlib.import_module(f'{e.__name__}.{m.name}') for m in pkgutil.iter_modules(e.__path__)]\n"
+        "sys.exit('torch' in sys.modules or 'scipy' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
