@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradledger.cli.commands import card, compare, report, verify
+from gradledger.cli.commands import card, compare, predict, report, verify
 from gradledger.evidence import bundle, lock
 from gradledger.evidence import compare as comparing
 from gradledger.evidence import report as reports
@@ -79,12 +80,15 @@ class Reader(HTMLParser):
         self.open: list[str] = []
         self.active: list[str] = []
         self.text: list[str] = []
+        self.pictures = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        names = {name for name, _ in attrs}
-        if tag in ("script", "link", "img", "iframe", "object") or names & {"src", "href", "onclick", "onload"}:
+        given = dict(attrs)
+        if tag == "img" and (given["src"] or "").startswith("data:image/png;base64,"):
+            self.pictures += 1
+        elif tag in ("script", "link", "img", "iframe", "object") or set(given) & {"src", "href", "onclick", "onload"}:
             self.active.append(tag)
-        if tag not in ("meta", "line", "path"):
+        if tag not in ("meta", "line", "path", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -109,7 +113,25 @@ def test_the_page_is_whole_and_loads_and_runs_nothing(folder: Path) -> None:
     broken = re.findall(r'd="([^"]+)"', page)
     assert len(broken) == 7
     assert any(path.count("M") == 2 for path in broken)  # the infinite point parts its line
-    assert "default-src &#x27;none&#x27;" in page or "default-src 'none'" in page
+    assert "default-src 'none'" in page
+
+
+def test_pictures_lie_in_the_page_as_long_as_there_is_room(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    for name, size in (("a.png", 1_500_000), ("b.png", 1_500_000), ("c.png", 100)):
+        (copy / name).write_bytes(b"x" * size)
+    page = reports.page(reports.tell(copy))
+    reader = Reader()
+    reader.feed(page)
+    assert (reader.pictures, reader.active) == (1, [])
+    assert len(page.encode()) < 3_000_000
+
+
+def test_curves_over_decades_are_drawn_on_a_logarithmic_scale() -> None:
+    drawn = reports._svg(reports.Curve("loss", {"a": [100.0, 10.0, 1.0]}))
+    assert "logarithmic" in drawn
+    assert "M62.0 12.0L237.0 101.0L412.0 190.0" in drawn
+    assert "logarithmic" not in reports._svg(reports.Curve("loss", {"a": [2.0, -1.0]}))
 
 
 def test_every_trial_and_what_is_in_no_mean_is_shown(folder: Path) -> None:
@@ -125,8 +147,6 @@ def test_every_trial_and_what_is_in_no_mean_is_shown(folder: Path) -> None:
 
 
 def test_an_amendment_after_results_is_called_what_it_is(folder: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     (copy / "plan.toml").write_text(PLAN.replace("low = 1.5", "low = 1.2"))
     lock.amend(copy, copy / "plan.toml", reason="the bound was a guess")
@@ -177,3 +197,17 @@ def test_evidence_loads_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'scipy' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_predictions_are_registered_before_anything_runs_and_amended_with_a_reason(tmp_path: Path) -> None:
+    plan, out = tmp_path / "mine.toml", tmp_path / "run"
+    plan.write_text(PLAN)
+    said = run(predict, str(plan), "-o", str(out))
+    assert said.exit_code == 0
+    assert "H1 ratio of the arms at least 1.5" in said.output
+    assert "version 1" in said.output
+    plan.write_text(PLAN.replace("low = 1.5", "low = 1.2"))
+    assert "edited since" in str(run(predict, str(plan), "-o", str(out)).exception)
+    amended = run(predict, str(plan), "-o", str(out), "--amend", "the bound was a guess")
+    assert (amended.exit_code, "version 2" in amended.output) == (0, True)
+    assert lock.faults(out) == []

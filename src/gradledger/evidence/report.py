@@ -5,6 +5,7 @@ A block is (title, heads, rows) of texts; curves are drawn as SVG in the page, a
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import math
@@ -19,6 +20,8 @@ from gradledger.evidence.judge import judge
 from gradledger.evidence.record import Attempt, TrialRecord
 
 CURVES, POINTS = 12, 400  # curves drawn, points of each
+PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
+DECADES = 1.5  # from this many between lowest and highest on, positive curves are drawn on a logarithmic scale
 SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
 
 
@@ -48,6 +51,7 @@ class Story:
     summary: str
     blocks: tuple[Block, ...]
     curves: tuple[Curve, ...]
+    pictures: tuple[tuple[str, bytes], ...] = ()
 
 
 def tell(folder: Path) -> Story:
@@ -85,7 +89,9 @@ def tell(folder: Path) -> Story:
     failed = sum(one.status == "failed" for one in latest.values())
     title = versions[-1].plan.name if versions else folder.resolve().name
     summary = f"{told}; {len(latest)} trials, {failed} failed, {len(attempts)} attempts"
-    return Story(title, summary, tuple(block for block in blocks if block.rows), tuple(_curves(latest)))
+    return Story(
+        title, summary, tuple(block for block in blocks if block.rows), tuple(_curves(latest)), _pictures(folder)
+    )
 
 
 def markdown(story: Story) -> str:
@@ -120,11 +126,18 @@ def page(story: Story) -> str:
             body.append("<section><h2>Curves</h2><div class=charts>")
             body += [_svg(curve) for curve in story.curves]
             body.append("</div></section>")
+    if story.pictures:
+        body.append("<section><h2>Pictures</h2><div class=charts>")
+        for name, data in story.pictures:
+            text = base64.b64encode(data).decode()
+            image = f'<img alt="{_safe(name)}" src="data:image/png;base64,{text}">'
+            body.append(f"<figure><figcaption>{_safe(name)}</figcaption>{image}</figure>")
+        body.append("</div></section>")
     body.append(f"</main><footer>gradledger {__version__}</footer>")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<title>{_safe(story.title)}</title><style>{_CSS}</style></head><body>{''.join(body)}</body></html>\n"
     )
 
@@ -231,6 +244,16 @@ def _curves(latest: Mapping[str, Attempt]) -> list[Curve]:
     return [Curve(name, lines) for name, lines in list(found.items())[:CURVES]]
 
 
+def _pictures(folder: Path) -> tuple[tuple[str, bytes], ...]:
+    """PNG files that a recipe left, by name, as many as the page has room for."""
+    found, room = [], PICTURES
+    for path in sorted(folder.glob("*.png")):
+        room -= path.stat().st_size
+        if room >= 0 and not path.is_symlink():
+            found.append((path.name, path.read_bytes()))
+    return tuple(found)
+
+
 def _svg(curve: Curve) -> str:
     """Lines over their index; points that are not finite break a line."""
     width, height, left, low_edge = 420, 220, 62, 190
@@ -238,7 +261,9 @@ def _svg(curve: Curve) -> str:
     if not finite:
         return f"<figure><figcaption>{_safe(curve.quantity)}: no finite point</figcaption></figure>"
     low, high = min(finite), max(finite)
-    span = (high - low) or 1.0
+    log = low > 0 and math.log10(high / low) > DECADES
+    place = math.log10 if log else float
+    bottom, span = place(low), (place(high) - place(low)) or 1.0
     longest = max(len(line) for line in curve.lines.values())
     paths = []
     for at, (label, line) in enumerate(curve.lines.items()):
@@ -249,11 +274,11 @@ def _svg(curve: Curve) -> str:
                 move = True
                 continue
             x = left + (width - left - 8) * i / max(1, longest - 1)
-            y = low_edge - (low_edge - 12) * (line[i] - low) / span
+            y = low_edge - (low_edge - 12) * (place(line[i]) - bottom) / span
             path.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
             move = False
         paths.append(f'<path class="c{at % 6}" d="{"".join(path)}"><title>{_safe(label)}</title></path>')
-    names = ", ".join(list(curve.lines)[:6]) + (f" and {len(curve.lines) - 6} more" if len(curve.lines) > 6 else "")
+    names = "; ".join(list(curve.lines)[:6]) + (f" and {len(curve.lines) - 6} more" if len(curve.lines) > 6 else "")
     return (
         f'<figure><figcaption>{_safe(curve.quantity)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{_safe(curve.quantity)}: {_safe(names)}"><line x1="{left}" y1="{low_edge}" x2="{width - 8}" '
@@ -261,7 +286,7 @@ def _svg(curve: Curve) -> str:
         f'<text x="{left - 6}" y="18" class="e">{high:.4g}</text>'
         f'<text x="{left - 6}" y="{low_edge}" class="e">{low:.4g}</text>'
         f'<text x="{left}" y="210">0</text><text x="{width - 8}" y="210" class="e">{longest - 1}</text></svg>'
-        f"<p class=note>{_safe(names)}</p></figure>"
+        f"<p class=note>{'logarithmic; ' if log else ''}{_safe(names)}</p></figure>"
     )
 
 
@@ -297,6 +322,7 @@ def _safe(text: str) -> str:
     return html.escape(hidden, quote=True)
 
 
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _CSS = """
 :root{color-scheme:light dark;--bg:#f6f7f9;--panel:#fff;--ink:#1b2027;--muted:#56606c;--rule:#d8dde4;
 --c0:#2563b8;--c1:#b3541b;--c2:#2b7a4b;--c3:#8a3fa0;--c4:#7a6a00;--c5:#a02c4f}
@@ -308,6 +334,7 @@ h1{font-size:1.6rem;margin:24px 0 4px;overflow-wrap:anywhere}h2{font-size:1.15re
 section{background:var(--panel);border:1px solid var(--rule);border-radius:10px;padding:16px;margin:0 0 14px}
 .note,footer{color:var(--muted);font-size:.875rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:var(--muted);font-weight:600}
+@media(min-width:761px){th,td:first-child{white-space:nowrap}}img{max-width:100%;height:auto;background:#fff}
 th,td{border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:anywhere}
 @media(max-width:760px){thead{position:absolute;left:-9999px}tr{display:block;padding:8px 0;
 border-bottom:1px solid var(--rule)}td{display:block;border:0;padding:1px 0}
