@@ -11,7 +11,9 @@ a part of the data, and what is saved is one of them.
 
 ## How it is found
 Each rank keeps digests of its parameters at the first few optimizer steps, and which gradients travelled (by
-DistributedDataParallel, or by a collective on `.grad`).  They are compared side by side.  It is reported when
+DistributedDataParallel, or by a collective on `.grad`).  They are compared side by side: under
+`torchrun --nproc-per-node 2 -m gradledger audit train.py` rank 0 reports for all, and ranks that a script starts itself
+(`torch.multiprocessing.spawn`, forked processes) are watched with it.  It is reported when
 parameters of one shape differ although their gradients are averaged; or when gradients are not averaged although the
 data is split among the ranks or other gradients of the same optimizer are.
 
