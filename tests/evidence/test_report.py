@@ -142,6 +142,7 @@ def test_every_trial_and_what_is_in_no_mean_is_shown(folder: Path) -> None:
     assert "| loss | fast | 4 | 2.5 | 2.5 | 1 | 4 |" in text
     assert "seed 2: not finite: inf; seed 3: failed: ValueError" in text
     assert "2 seeds: no interval below 3" in text
+    assert "| loss | slow | 2 | 4 | not finite: inf | failed: ValueError: a" in text
     assert "| dark | 7 | insufficient support | none |" in text
     assert "<script" not in text
 

@@ -19,6 +19,7 @@ from gradledger.evidence import bundle, compare, lock
 from gradledger.evidence.judge import judge
 from gradledger.evidence.record import Attempt, TrialRecord
 
+SEEDS = 12  # columns of the table of every seed; with more seeds, trials.jsonl has them
 CURVES, POINTS = 12, 400  # curves drawn, points of each
 PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
 DECADES = 1.5  # from this many between lowest and highest on, positive curves are drawn on a logarithmic scale
@@ -196,15 +197,21 @@ def _columns(latest: Mapping[str, Attempt]) -> list[Block]:
         left = "; ".join(f"seed {seed}: {why}" for seed, why in sorted(one.left_out.items()))
         rows.append((one.quantity, one.arm, str(len(one.values)), *shown, left))
     heads = ("quantity", "arm", "n", "mean", "IQM", "min", "max", "interval, level 0.95", "not in the mean")
-    seeds = []
-    for one in found:
-        for seed, value in one.values.items():
-            seeds.append((one.quantity, one.arm, str(seed), f"{value:.6g}"))
+    seeds = sorted({seed for one in found for seed in (*one.values, *one.left_out)})
+    note = "Interval of the mean by bootstrap over seeds."
+    each: tuple[tuple[str, ...], ...] = ()
+    if len(seeds) <= SEEDS:
+        each = tuple(
+            (
+                one.quantity,
+                one.arm,
+                *(_shown(one.values[s]) if s in one.values else one.left_out.get(s, "not run") for s in seeds),
+            )
+            for one in sorted(found, key=lambda one: (one.quantity, one.arm))
+        )
     return [
-        Block("Over seeds", heads, tuple(sorted(rows)), "Interval of the mean by bootstrap over seeds."),
-        Block(
-            "Every seed", ("quantity", "arm", "rng_seed", "value"), tuple(sorted(seeds)) if len(seeds) <= 600 else ()
-        ),
+        Block("Over seeds", heads, tuple(sorted(rows)), note),
+        Block("Every seed", ("quantity", "arm", *(f"seed {seed}" for seed in seeds)), each),
     ]
 
 
@@ -296,7 +303,8 @@ def _measured(values: Mapping[str, Sequence[Any]]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        whole = value.is_integer() and 1e6 <= abs(value) < 2**53  # a count or a fingerprint: every digit tells
+        return f"{value:.0f}" if whole else f"{value:.6g}"
     if isinstance(value, list):
         return (
             f"[{', '.join(_shown(one) for one in value[:3])}{f', ... {len(value)} in all' if len(value) > 3 else ''}]"
