@@ -35,6 +35,7 @@ def test_a_view_that_is_alone_with_its_base_is_taken_as_it_is() -> None:
     at, values = gradient.data_ptr(), gradient.clone()
     grad = given(gradient)
     assert grad.data_ptr() == at
+    assert not grad._is_view()
     assert torch.equal(grad, values)
 
 

@@ -136,7 +136,8 @@ def give(parameter: Tensor, gradient: Tensor, taken: Sequence[Tensor | None], *,
         if gradient.layout is not torch.strided:
             parameter.grad = gradient.clone()
         elif owned and gradient.stride() == parameter.stride():
-            parameter.grad = gradient
+            # As the engine does it, so that `.grad` is no view of a base that nobody can see.
+            parameter.grad = gradient.detach() if gradient._is_view() else gradient
         else:
             parameter.grad = _like(parameter, gradient)
         hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
