@@ -20,6 +20,7 @@ from gradledger.evidence.judge import judge
 from gradledger.evidence.model_card import CARD, SECTIONS, SOURCE
 from gradledger.evidence.record import TrialRecord, load_arrays
 from gradledger.evidence.runner import run_trials, trials_of
+from gradledger.evidence.trial import Trial
 
 PLAN = """
 name = "line"
@@ -208,10 +209,28 @@ def test_a_forged_whole_is_found_by_the_hash_that_was_kept(folder: Path, sealed_
 
 def test_a_trial_of_no_registered_plan_and_one_before_the_plan_are_found(folder: Path) -> None:
     body = {"event": "started", "attempt": 1, "arm": "x", "config": {"x": 1}, "rng_seed": 0, "plan": "elsewhere"}
-    from gradledger.evidence.trial import Trial
-
     Records(folder / lock.TRIALS).append({**body, "id": Trial("x", {"x": 1}, 0).id})
     assert any("body.plan" in one.field and one.got == "elsewhere" for one in bundle.verify(folder))
+
+
+def test_a_plan_that_was_registered_anew_after_the_result_is_found(folder: Path) -> None:
+    """The lock is forged with every hash right: for the same plan its time tells, for another one its hash."""
+    (folder / lock.LOCK).unlink()
+    trials = (folder / lock.TRIALS).read_bytes()
+    (folder / lock.TRIALS).unlink()
+    lock.lock(folder, folder / lock.PLAN)
+    (folder / lock.TRIALS).write_bytes(trials)
+    late = [one for one in bundle.verify(folder) if one.file == lock.TRIALS]
+    assert {one.field.partition(": ")[2] for one in late} == {"at"}
+    with pytest.raises(BundleError, match="after the plan was registered"):
+        bundle.seal(folder)
+    (folder / lock.LOCK).unlink()
+    (folder / lock.TRIALS).unlink()
+    replace(folder, lock.PLAN, "low = 2.0", "low = 1.5")
+    lock.lock(folder, folder / lock.PLAN)
+    (folder / lock.TRIALS).write_bytes(trials)
+    other = [one for one in bundle.verify(folder) if one.file == lock.TRIALS]
+    assert {one.field.partition(": ")[2] for one in other} == {"body.plan"}
 
 
 def test_results_that_came_after_the_seal_are_told(folder: Path) -> None:
