@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._evaluation import evaluates
+from gradledger.audit._evaluation import words
 from gradledger.audit._phrases import distinct
+from gradledger.audit._source import source_line
 from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, FittedOnAll, RowsShared
-from gradledger.core.site import Site
 
 RULE = Rule(
     "D8",
@@ -45,6 +45,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared)
 NEEDS_DETAIL = True
 KEPT = 200
+_HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout"})
 _Place = tuple[tuple[str, int], tuple[str, int]]
 
 
@@ -102,7 +103,8 @@ def finish(state: State, world: World) -> list[Finding]:
 
 def _is_leak(event: RowsShared, state: State) -> bool:
     """Rows that are called validation, a part of the table, and trained on; nothing else is evaluated instead."""
-    named = bool(event.site.file) and bool(evaluates(Site(event.site.file, event.site.line, "")))
+    targets, _, _ = source_line(event.site.file, event.site.line).partition(" = ") if event.site.file else ("", "", "")
+    named = bool(words(targets) & _HELD) and "(" not in targets and ":" not in targets
     return named and not state.apart and event.shared >= 0.1 and event.held < event.rows
 
 
