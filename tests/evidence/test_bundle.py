@@ -233,6 +233,23 @@ def test_a_plan_that_was_registered_anew_after_the_result_is_found(folder: Path)
     assert {one.field.partition(": ")[2] for one in other} == {"body.plan"}
 
 
+def test_a_flipped_bit_and_a_cut_anywhere_are_found_and_never_a_crash(folder: Path) -> None:
+    """Every file in turn, at places drawn at random: the file itself is named."""
+    rng = np.random.default_rng(0)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        whole, name = path.read_bytes(), path.relative_to(folder).as_posix()
+        for at in rng.integers(0, len(whole), size=6).tolist():
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << int(rng.integers(0, 8))
+            for broken in (bytes(flipped), whole[:at]):
+                path.write_bytes(broken)
+                found = bundle.verify(folder)
+                assert found, f"{name} at byte {at}"
+                assert any(one.file == name for one in found), f"{name} at byte {at}: {list(map(str, found))}"
+        path.write_bytes(whole)
+    assert bundle.verify(folder) == []
+
+
 def test_results_that_came_after_the_seal_are_told(folder: Path) -> None:
     Records(folder / "openings.jsonl").append({"plan": "x", "in_version": 2, "why": "y"})
     found: list[Fault] = bundle.verify(folder)

@@ -96,7 +96,7 @@ def seal(folder: Path) -> str:
     }
     document["fields"] = field_digests(document)
     document["self"] = digest(document)
-    write_text(folder / BUNDLE, json.dumps(document, indent=1, sort_keys=True) + "\n")
+    write_text(folder / BUNDLE, _written(document))
     return str(document["self"])
 
 
@@ -119,13 +119,17 @@ def verify(folder: Path, *, expect: str = "") -> list[Fault]:
             got=f"expect={expect!r}", wanted="8 digits or more", where="verify", next_step="give the whole hash"
         )
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+        same = text == _written(document)
         if document["format"] != FORMAT or not isinstance(document["files"], dict):
             raise ValueError(f"it is not of format {FORMAT}")
         stated, fields = document.pop("self"), document["fields"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return [Fault(BUNDLE, "file", f"{type(error).__name__}: {error}", f"a file of format {FORMAT}")]
     found: list[Fault] = []
+    if not same:
+        found.append(Fault(BUNDLE, "layout", "the same values written otherwise", "the file as sealed"))
     if digest(document) != stated:
         there = field_digests({key: value for key, value in document.items() if key != "fields"})
         names = [name for name in sorted({*there, *fields}) if there.get(name) != fields.get(name)]
@@ -147,6 +151,10 @@ def verify(folder: Path, *, expect: str = "") -> list[Fault]:
         if not chain.faults() and chain.head() != document["heads"].get(name, GENESIS):
             found.append(Fault(name, "head", chain.head()[:12], f"{str(document['heads'].get(name))[:12]}, as sealed"))
     return _once([*_inside(folder), *found])
+
+
+def _written(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
 def vouch(path: Path) -> dict[str, Any]:
