@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gradledger.evidence import bundle
 from gradledger.evidence.record import TrialRecord
+from gradledger.recipes import _ik_answer, _ik_evidence
 from gradledger.recipes import _lab_pipeline as lab
 from gradledger.recipes.ik_planar import NET, Args, blocks, main, train
 
@@ -70,3 +75,102 @@ def test_the_hand_is_where_the_distances_say(told: dict[str, Any]) -> None:
     assert torch.allclose(lab.forward_kinematics(joints)[0, :2], torch.stack([x.cos().sum(), x.sin().sum()]))
     one = trial(told, "sweep", 0)
     assert 0 < one["median_distance_m"] < one["worst_distance_m"] < 6
+
+
+def document(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / name).read_text())
+    return found
+
+
+def test_the_folder_is_sealed_and_a_second_call_leaves_it_so(
+    folder: Path, told: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    bundle.seal(copy)
+    assert bundle.verify(copy) == []
+    assert main(["--preset", "smoke", "--out", str(copy)]) == 0
+    assert bundle.verify(copy) == []
+    assert [one.in_version for one in bundle.openings(copy)] == [1]
+    card = copy / "README.md"
+    shown = f"{trial(told, 'sweep', 0)['validation']:.6f}"
+    card.write_text(card.read_text().replace(shown, "0.001234", 1))
+    fault = bundle.verify(copy)[0]
+    assert (fault.file, "results.json#trials[0].validation" in fault.field) == ("README.md", True)
+
+
+def test_regions_share_out_the_error_of_the_model(folder: Path, told: dict[str, Any]) -> None:
+    rows = document(folder, "slices.json")["rows"]
+    assert [one["name"] for one in rows] == ["q1 near its seam", "q2 nearly folded", "the rest"]
+    assert sum(one["n"] for one in rows) == 1600
+    assert all(one["groups"] == one["n"] for one in rows)  # each row is its own group
+    mean = sum(one["n"] * one["mean"] for one in rows) / 1600
+    assert mean == pytest.approx(trial(told, "sweep", 0)["validation"], rel=1e-5)
+    joints = np.array([[-3.0, 2.7, 1.0], [0.0, 2.7, 1.0], [2.5, 2.5, 1.0]], dtype=np.float32)
+    assert _ik_evidence.region(joints) == ["q1 near its seam", "q2 nearly folded", "the rest"]
+
+
+def test_the_worst_are_the_worst(folder: Path, told: dict[str, Any]) -> None:
+    rows = document(folder, "worst.json")["rows"]
+    assert rows[0]["distance_m"] == pytest.approx(trial(told, "sweep", 0)["worst_distance_m"], rel=1e-5)
+    data = lab.make_data()
+    for one in rows:
+        at = int(one["id"].removeprefix("pose-"))
+        assert one["pose"] == data.validation_pose[at].tolist()
+        angles = np.cumsum(one["said"])
+        away = math.hypot(np.cos(angles).sum() - one["pose"][0], np.sin(angles).sum() - one["pose"][1])
+        assert away == pytest.approx(one["distance_m"], abs=1e-5)
+    assert [one["distance_m"] for one in rows] == sorted((one["distance_m"] for one in rows), reverse=True)
+
+
+def test_latency_is_of_the_whole_path_call_by_call(folder: Path, told: dict[str, Any]) -> None:
+    found = document(folder, "latency.json")
+    assert list(found["stages"]) == ["read", "check", "model", "decide"]
+    assert found["whole"]["calls"] >= 1000
+    assert found["whole"]["mean_ms"] >= sum(one["mean_ms"] for one in found["stages"].values()) * 0.999
+    assert found["whole"]["first_ms"] > 0
+
+
+class Closed(torch.nn.Module):
+    """The closed form in place of a net."""
+
+    def forward(self, pose: torch.Tensor) -> torch.Tensor:
+        return lab.inverse_kinematics(pose)
+
+
+def test_an_answer_from_bytes_is_the_closed_form_where_the_net_is() -> None:
+    data = lab.make_data()
+    for pose, joints in zip(data.validation_pose[:200], data.validation_joints[:200], strict=True):
+        found = _ik_answer.answer(Closed(), pose.numpy().astype("<f4").tobytes())
+        assert found.joints == pytest.approx(joints.tolist(), abs=1e-4)
+        assert found.away < 1e-5
+
+
+def test_every_pose_of_the_data_is_in_range_and_malformed_ones_are_refused() -> None:
+    data = lab.make_data()
+    for pose in torch.cat([data.train_pose, data.validation_pose]).numpy():
+        _ik_answer.checked(pose)
+    answers = {one["input"]: one for one in _ik_evidence.refusals(Closed())["rows"]}
+    # zeros in disguise are a pose of the workspace; the card says that this is not found
+    assert [name for name, one in answers.items() if one["answer"] == "answered"] == ["most significant byte first"]
+    assert "lengths in m" in answers["lengths in mm"]["wanted"]
+
+
+def test_the_net_is_read_beside_rules_that_need_none(told: dict[str, Any]) -> None:
+    reached = {one["name"]: one["validation"] for one in told["baselines"]}
+    data = lab.make_data()
+    assert reached["mean of the training joints"] == pytest.approx(data.baseline, rel=1e-6)
+    design = np.c_[data.train_pose.numpy(), np.ones(len(data.train_pose))].astype(float)
+    weights, *_ = np.linalg.lstsq(design, data.train_joints.numpy().astype(float), rcond=None)
+    held = np.c_[data.validation_pose.numpy(), np.ones(len(data.validation_pose))].astype(float)
+    assert reached["linear in the pose"] == pytest.approx(
+        ((held @ weights - data.validation_joints.numpy()) ** 2).mean()
+    )
+    assert reached["closed form"] < 1e-10
+
+
+def test_the_environment_is_told_once_a_call_that_ran_something(folder: Path, told: dict[str, Any]) -> None:
+    assert [path.name for path in folder.glob("environment*.json")] == ["environment.json"]
+    found = document(folder, "environment.json")
+    assert found["packages"]["torch"].startswith(torch.__version__.partition("+")[0])
+    assert (found["data"]["train"], found["data"]["validation"]) == (6400, 1600)
+    assert set(found["derived_seeds"]) == {"weights", "order", "stop"}

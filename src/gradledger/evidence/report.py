@@ -22,6 +22,7 @@ from gradledger.evidence.record import Attempt, TrialRecord
 SEEDS = 12  # columns of the table of every seed; with more seeds, trials.jsonl has them
 CURVES, POINTS = 12, 400  # curves drawn, points of each
 PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
+DOCUMENTS = ("slices", "worst", "latency", "rejections")
 DECADES = 1.5  # from this many between lowest and highest on, positive curves are drawn on a logarithmic scale
 SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
 
@@ -85,7 +86,8 @@ def tell(folder: Path) -> Story:
     blocks.append(_trials(attempts))
     blocks += _columns(latest)
     blocks += _labels(folder)
-    blocks += [block for name in ("slices", "worst", "latency") for block in _document(folder, name)]
+    blocks += [block for name in DOCUMENTS for block in _document(folder, name)]
+    blocks += _results(folder)
     told = ", ".join(f"{n} {name}" for name, n in counts.items()) if versions else "no registered plan"
     failed = sum(one.status == "failed" for one in latest.values())
     title = versions[-1].plan.name if versions else folder.resolve().name
@@ -224,21 +226,55 @@ def _labels(folder: Path) -> list[Block]:
 
 
 def _document(folder: Path, name: str) -> list[Block]:
-    """slices.json, worst.json, latency.json where a recipe left them: a list of records, or records by name."""
+    """slices.json and the like where a recipe left them: a list of records, records by name, or `rows`; with `about`,
+    which is what a reader must know."""
     path = folder / f"{name}.json"
     if not path.is_file():
         return []
     told = json.loads(path.read_text(encoding="utf-8"))
+    about = str(told.get("about", "")) if isinstance(told, Mapping) else ""
+    if isinstance(told, Mapping) and isinstance(told.get("rows"), list):
+        told = told["rows"]
     if isinstance(told, Mapping):
         told = [
             {"name": key, **_flat(one)}
             for key, one in ({"whole": told["whole"], **told["stages"]} if "stages" in told else told).items()
             if isinstance(one, Mapping)
         ]
+    return [_records(name.capitalize(), told, about)]
+
+
+def _results(folder: Path) -> list[Block]:
+    """Of results.json: what rules without a model reach, and what came of each fault that was planted on purpose."""
+    try:
+        told = json.loads((folder / bundle.RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(told, Mapping):
+        return []
+    faults = told.get("breaks")
+    if isinstance(faults, list):
+        faults = [
+            {
+                "fault": one.get("fault"),
+                "predicted": one.get("predicted"),
+                "actual": one.get("actual"),
+                "loud": one.get("loud"),
+                "audit found": ", ".join(f"{code} at line {line}" for code, line in one.get("found", [])) or "nothing",
+                "as expected": one.get("as_expected"),
+            }
+            for one in faults
+            if isinstance(one, Mapping)
+        ]
+    return [_records("Baselines", told.get("baselines")), _records("Faults on purpose", faults)]
+
+
+def _records(title: str, told: Any, note: str = "") -> Block:
+    """A table of a list of records; one without rows where it is no list."""
     records = [_flat(one) for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
     heads = tuple(dict.fromkeys(key for one in records for key in one))
     rows = tuple(tuple(_shown(one.get(head)) for head in heads) for one in records)
-    return [Block(name.capitalize(), heads, rows)]
+    return Block(title, heads, rows, note)
 
 
 def _curves(latest: Mapping[str, Attempt]) -> list[Curve]:

@@ -56,9 +56,7 @@ def _errors(figure: Any, kept: Mapping[str, NDArray[Any]]) -> Any:
     figure.colorbar(points, ax=left, label="distance of the hand from the target, m")
     left.set(aspect="equal", xlabel="x, m", ylabel="y, m", title=f"{len(away)} held-out targets")
     for rank, worst in enumerate(np.argsort(-away)[:4]):
-        right.plot(
-            *_arm(joints[worst]), "o-", color=f"C{rank}", lw=2, ms=3, label=f"{away[worst]:.2f} m off"
-        )
+        right.plot(*_arm(joints[worst]), "o-", color=f"C{rank}", lw=2, ms=3, label=f"{away[worst]:.2f} m off")
         right.plot(*_arm(said[worst]), "o--", color=f"C{rank}", lw=1, ms=3)
     right.set(aspect="equal", xlabel="x, m", ylabel="y, m", title="The four worst: asked (solid), said (dashed)")
     right.legend(fontsize=8)

@@ -8,8 +8,10 @@ the epochs. The plan (plans/ik_planar.toml) is registered first: five seeds by t
 `loss.backward`, and one seed that is stopped at a random step and goes on. Trials that are finished are not run again:
 the same command goes on where it was stopped. A copy of this file is a start for a recipe of your own.
 
-The folder holds the registered plan, trials.jsonl, predictions/, results.json, model.safetensors (of the first seed)
-and, with matplotlib, curves.png and errors.png.
+The folder holds the registered plan, trials.jsonl, predictions/, results.json, model.safetensors (of the first seed),
+slices.json (by region of the workspace), worst.json, latency.json, rejections.json, environment.json, card.toml and the
+card made from it (README.md), report.html and, with matplotlib, curves.png and errors.png. `gradledger verify`,
+`rescore`, `repredict` and `retrain` check it.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradledger.data.loader import Loader
-from gradledger.evidence import judge, lock, runner, trial
-from gradledger.evidence.record import Attempt, TrialRecord
+from gradledger.evidence import bundle, compare, judge, lock, runner, trial
+from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.trial import Outcome
-from gradledger.recipes import _folder, _ik_pictures, _lab, _lab_pipeline, _main
+from gradledger.recipes import _folder, _ik_evidence, _ik_pictures, _lab, _lab_pipeline, _main
 from gradledger.recipes._command_line import option
 from gradledger.recipes._registry import Recipe
 from gradledger.sweep import Sweep
@@ -62,6 +64,7 @@ class Args:
 
 
 NET = "net/"  # before the names of weights among the arrays of a trial
+MODEL = "model.safetensors"
 PRESETS: dict[str, dict[str, Any]] = {"full": {}, "smoke": {}}
 
 # -------------------------------------------------------------------------------------------------------------- Blocks
@@ -182,6 +185,10 @@ def train(args: Args) -> dict[str, Any]:
     """Register, run, judge, save. Returns what it writes to `results.json`."""
     args.out.mkdir(parents=True, exist_ok=True)
     version = lock.lock(args.out, _plan(args))
+    if not any(one.plan == version.sha256 for one in bundle.openings(args.out)):
+        bundle.open_labels(args.out)  # every trial ends with the held-out fifth
+    record = TrialRecord(args.out)
+    before = len(record.attempts())
     attempts = runner.run_trials(
         experiment,
         runner.trials_of(version.plan),
@@ -204,14 +211,26 @@ def train(args: Args) -> dict[str, Any]:
             for one in attempts
         ],
     }
+    data = _lab_pipeline.make_data()
+    told["baselines"] = _ik_evidence.baselines(data)
+    told["over_seeds"] = _ik_evidence.over_seeds(compare.columns(record.latest()))
     print(seed_table(told["trials"]))
     print(_lab.table(judgements), flush=True)
+    ran = len(record.attempts()) > before
+    if ran:
+        _ik_evidence.save_environment(args.out, {name: str(value) for name, value in vars(args).items()}, data)
+    kept: dict[str, Any] = {}
     if finished:
-        _save_model(args.out, finished[0])
+        kept = record.predictions(finished[0].trial.id)
+        told["model"] = {"arm": finished[0].trial.arm, "rng_seed": finished[0].trial.rng_seed} | {
+            name: value for name, value in (finished[0].quantities or {}).items() if name != "losses"
+        }
+        _save_model(args.out, kept)
         if args.pictures:
-            kept = TrialRecord(args.out).predictions(finished[0].trial.id)
             told["pictures"] = _ik_pictures.draw(args.out, finished, kept)
     _folder.write_json(args.out / "results.json", told)
+    if finished:
+        _ik_evidence.leave(args.out, weighted(_weights(kept)), kept, again=ran)
     print(f"-> {args.out / 'results.json'}", flush=True)
     return told
 
@@ -240,11 +259,20 @@ def _plan(args: Args) -> Path:
     return path
 
 
-def _save_model(out: Path, first: Attempt) -> None:
+def weighted(weights: Mapping[str, torch.Tensor]) -> nn.Sequential:
+    """The net with these weights."""
+    net = blocks(0)
+    net.load_state_dict(dict(weights))
+    return net
+
+
+def _weights(kept: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(NET): torch.from_numpy(kept[name]) for name in kept if name.startswith(NET)}
+
+
+def _save_model(out: Path, kept: Mapping[str, Any]) -> None:
     """The weights of the first trial, as a file that any program loads."""
-    kept = TrialRecord(out).predictions(first.trial.id)
-    weights = {name.removeprefix(NET): torch.from_numpy(kept[name]) for name in kept if name.startswith(NET)}
-    save_file(weights, out / "model.safetensors", metadata={"recipe": "ik_planar"})
+    save_file(_weights(kept), out / MODEL, metadata={"recipe": "ik_planar"})
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:

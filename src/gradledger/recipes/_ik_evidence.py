@@ -1,0 +1,162 @@
+"""What the planar arm leaves beside its trials: slices, worst cases, latency, refusals, environment, card."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gradledger.core.records import write_text
+from gradledger.evidence import environment, latency, model_card, slices
+from gradledger.evidence import report as reports
+from gradledger.recipes import _folder, _ik_answer, _lab_pipeline
+from gradledger.recipes._lab_pipeline import Data
+
+CARDS = Path(__file__).parent / "cards"
+SEAM = 0.54  # rad: q1 nearer than that to ±pi, where a small turn of the arm can be a full turn of phi
+FOLDED = 2.6  # rad: q2 above that, the second link nearly back on the first
+CALLS, WORST = 2_000, 10
+STREAMS = ("weights", "order", "stop")
+ALONE = "Groups: none. Poses are drawn one by one and independent of each other, so each row is a group of its own."
+
+
+def region(joints: NDArray[np.float32]) -> list[str]:
+    """(N, 3) joints -> the part of the workspace of each; near the seam goes before nearly folded."""
+    seam, folded = np.abs(joints[:, 0]) > np.pi - SEAM, joints[:, 1] > FOLDED
+    names = np.where(seam, "q1 near its seam", np.where(folded, "q2 nearly folded", "the rest"))
+    return [str(one) for one in names]
+
+
+def by_region(kept: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """`slices.json`: squared error, the mean over the three joints, rad²."""
+    losses = ((kept["said"].astype(np.float64) - kept["joints"]) ** 2).mean(axis=1)
+    rows = slices.by_slice(losses, region(kept["joints"]), range(len(losses)))
+    about = (
+        f"Mean squared error in rad² by region: q1 within {SEAM} rad of its seam at ±pi; q2 above {FOLDED} rad; "
+        f"the rest. {ALONE} p: one-sided, that the region is worse than all others; p holm: corrected."
+    )
+    return {"about": about, "rows": [one.record() for one in rows]}
+
+
+def worst_cases(kept: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """`worst.json`: the poses whose answer puts the hand farthest away; ids count the held-out poses from 0."""
+    reached = _lab_pipeline.forward_kinematics(torch.from_numpy(kept["said"])).numpy()
+    away = np.linalg.norm((reached - kept["pose"])[:, :2].astype(np.float64), axis=1)
+    ids = [f"pose-{at}" for at in range(len(away))]
+    where = region(kept["joints"])
+    rows = []
+    for one in slices.worst(away, ids, where, k=min(WORST, len(away))):
+        said = {"rank": one.rank, "id": one.id, "distance_m": one.value, "region": one.group}
+        rows.append(said | {name: kept[name][one.at].tolist() for name in ("pose", "joints", "said")})
+    about = "Held-out poses by distance of the hand in m; pose is (x, y, phi), joints and said are rad."
+    return {"about": about, "rows": rows}
+
+
+def timed(net: nn.Module, poses: NDArray[np.float32], *, calls: int = CALLS) -> dict[str, Any]:
+    """`latency.json`: from the bytes of one held-out pose to joints, call by call, one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measured = latency.measure(_ik_answer.stages(net), [one.astype("<f4").tobytes() for one in poses], calls=calls)
+    finally:
+        torch.set_num_threads(threads)
+    about = (
+        f"{calls} single calls from the bytes of a held-out pose to joints, in random order, on a CPU with one thread; "
+        "the first call is told apart and is in no quantile. ms."
+    )
+    return {"about": about, "threads": 1, "cpu": environment.hardware()["cpu"], **measured.record()}
+
+
+def refusals(net: nn.Module) -> dict[str, Any]:
+    """`rejections.json`: what each malformed input is answered."""
+    rows = []
+    for name, raw in _ik_answer.malformed().items():
+        try:
+            _ik_answer.answer(net, raw)
+        except _ik_answer.PoseError as error:
+            rows.append({"input": name, "answer": "refused", "got": error.got, "wanted": error.wanted})
+        else:
+            rows.append({"input": name, "answer": "answered", "got": "", "wanted": ""})
+    return {"about": "Malformed poses, and what the path says to each.", "rows": rows}
+
+
+def baselines(data: Data) -> list[dict[str, Any]]:
+    """What the validation error, rad², is of rules that need no net: the scale on which it is read."""
+    pose, joints = data.train_pose.double(), data.train_joints.double()
+    held, wanted = data.validation_pose.double(), data.validation_joints.double()
+
+    def line(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
+
+    weights = torch.linalg.lstsq(line(pose), joints).solution
+    said: dict[str, Callable[[], torch.Tensor]] = {
+        "mean of the training joints": lambda: joints.mean(0).expand_as(wanted),
+        "linear in the pose": lambda: line(held) @ weights,
+        "joints of the nearest training pose": lambda: joints[torch.cdist(held, pose).argmin(1)],
+        "closed form": lambda: _lab_pipeline.inverse_kinematics(held),
+    }
+    return [{"name": name, "validation": float(((rule() - wanted) ** 2).mean())} for name, rule in said.items()]
+
+
+def about_process(config: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    """`environment.json`: what the trials of this call ran with."""
+    digest = hashlib.sha256()
+    for one in (data.train_pose, data.train_joints, data.validation_pose, data.validation_joints):
+        digest.update(one.numpy().tobytes())
+    return environment.environment(
+        code=Path(__file__).parent,
+        seeds={"data and split": 42},
+        derived_seeds={name: f"train.seed.derived(rng_seed of the trial, {name!r})" for name in STREAMS},
+        config=dict(config),
+        data={"sha256": digest.hexdigest(), "train": len(data.train_pose), "validation": len(data.validation_pose)},
+        torch={
+            "version": torch.__version__,
+            "threads_of_a_trial": 1,
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "unsupported_operations": [],
+        },
+    )
+
+
+def save_environment(out: Path, config: Mapping[str, Any], data: Data) -> None:
+    """One document a call that ran trials: environment.json, environment.2.json and so on."""
+    taken = sum(1 for _ in out.glob("environment*.json"))
+    name = f"environment.{taken + 1}.json" if taken else "environment.json"
+    _folder.write_json(out / name, about_process(config, data))
+
+
+def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], *, again: bool) -> None:
+    """Write the documents of a folder whose `results.json` is written; those that are measured only with `again`, or
+    where they are missing: so that a second call on a sealed folder leaves it as it was."""
+    _folder.write_json(out / "slices.json", by_region(kept))
+    _folder.write_json(out / "worst.json", worst_cases(kept))
+    _folder.write_json(out / "rejections.json", refusals(net))
+    if again or not (out / "latency.json").exists():
+        _folder.write_json(out / "latency.json", timed(net, kept["pose"]))
+    card(out, "ik_planar")
+    write_text(out / "report.html", reports.page(reports.tell(out)))
+
+
+def card(out: Path, name: str) -> None:
+    """Compile the card, from the recipe's words where the folder has none of its own."""
+    source = out / model_card.SOURCE
+    if not source.exists():
+        write_text(source, (CARDS / f"{name}.toml").read_text(encoding="utf-8"))
+    model_card.write(out)
+
+
+def over_seeds(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Columns of one quantity, by arm, ready for a table. rows: of `compare.columns`."""
+    found = []
+    for one in rows:
+        if one.quantity == "validation" and one.summary is not None:
+            told = asdict(one.summary)
+            found.append({"arm": one.arm, "quantity": one.quantity, **told})
+    return found
