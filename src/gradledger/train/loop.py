@@ -58,9 +58,6 @@ def clip(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    # torch multiplies by one where nothing is to be scaled, so that a device is not waited for; here nobody waits.
-    if norm.device.type == "cpu" and not float(limit / (norm + 1e-6)) < 1.0:
-        return norm
     nn.utils.clip_grads_with_norm_(parameters, limit, torch.where(norm.isfinite(), norm, torch.zeros_like(norm)))
     return norm
 

@@ -1,4 +1,4 @@
-"""Gradient clipping: `clip_grad_norm_` and `clip_grad_value_`."""
+"""Gradient clipping: `clip_grad_norm_`, `clip_grad_value_`, and `clip_grads_with_norm_`, which is given the norm."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
         if facts is not None:
             with session.recorder.guard(name):
                 session.lifecycle.changed_by_torch([parameters] if isinstance(parameters, torch.Tensor) else parameters)
-                norm = (
-                    float(result.detach()) if isinstance(result, torch.Tensor) and result.device.type == "cpu" else None
-                )
+                total = result if result is not None else kwargs.get("total_norm", args[1] if len(args) > 1 else None)
+                norm = float(total.detach()) if isinstance(total, torch.Tensor) and total.device.type == "cpu" else None
                 signature = tuple(bool(v) if k == "pending" else v for k, v in facts.items())
                 values = {"method": name, "total_norm": norm, **facts}
                 recorder.note(Clip, _site.here(1), signature, values, key=("clip", _site.mark(0), count))
@@ -76,8 +75,11 @@ def _look(session: Session, parameters: Any, args: tuple[Any, ...], kwargs: dict
 def install(session: Session) -> Undo:
     """Watch clipping wherever the functions are reached from."""
     undos: list[Undo] = []
-    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
-        original = getattr(clip_grad, name)
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"):
+        # The last has its public name in `utils` alone; under its private one `clip_grad_norm_` calls it.
+        original = getattr(utils, name, None)
+        if original is None:
+            continue  # not in every version
         wrapper = _wrap(session, name, original)
         for module in (clip_grad, utils):
             if getattr(module, name, None) is original:
