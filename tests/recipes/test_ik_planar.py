@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from gradledger.cli import _app
 from gradledger.evidence import bundle
 from gradledger.evidence.record import TrialRecord
 from gradledger.recipes import _ik_answer, _ik_evidence
@@ -174,3 +176,28 @@ def test_the_environment_is_told_once_a_call_that_ran_something(folder: Path, to
     assert found["packages"]["torch"].startswith(torch.__version__.partition("+")[0])
     assert (found["data"]["train"], found["data"]["validation"]) == (6400, 1600)
     assert set(found["derived_seeds"]) == {"weights", "order", "stop"}
+
+
+def command(*words: str) -> Any:
+    return CliRunner().invoke(_app.build(), list(words))
+
+
+def test_the_weights_say_again_what_they_said(folder: Path, told: dict[str, Any], tmp_path: Path) -> None:
+    said = command("repredict", str(folder), "--tolerance", "0")
+    assert said.exit_code == 0, said.output
+    assert said.output.count("equal to the last bit") == 5
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    weights = load_file(copy / "model.safetensors")
+    weights["2.bias"][1] += 1e-3
+    save_file(weights, copy / "model.safetensors")
+    said = command("repredict", str(copy))
+    assert (said.exit_code, "first that differs: said of sweep, seed 0" in said.output) == (1, True)
+    assert "4 of 5 arrays agree" in said.output
+    assert command("repredict", str(copy), "--tolerance", "0.002").exit_code == 0
+    (copy / "model.safetensors").unlink()
+    assert "model.safetensors" in str(command("repredict", str(copy)).exception)
+
+
+def test_a_trial_runs_anew_to_the_same_bits(folder: Path, told: dict[str, Any]) -> None:
+    said = command("retrain", str(folder), "--arm", "autograd", "--tolerance", "0")
+    assert (said.exit_code, "3 of 3 quantities agree" in said.output) == (0, True), said.output

@@ -8,6 +8,7 @@ A claim that cannot come out both ways is refused: no experiment answers it.
     [quantities.val_mse]          # optional: what a quantity can be; claims are checked against it
     low = 0.0
     unit = "m^2"
+    tolerance = 0.1               # of a run anew, relative; for `gradledger retrain`
 
     [arms.random]
     order = "random"
@@ -49,12 +50,19 @@ OVER: tuple[str, ...] = ("every", "mean", "median")
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a recorded quantity can be. low, high: its domain; infinite where nothing is known."""
+    """What a recorded quantity can be. low, high: its domain; infinite where nothing is known. tolerance: relative; how
+    far a run anew may be from the recorded one, None where nothing is said."""
 
     low: float = -math.inf
     high: float = math.inf
     unit: str = ""
     about: str = ""
+    tolerance: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON; without a tolerance where there is none: plans of before have the hash they had."""
+        told = {"low": self.low, "high": self.high, "unit": self.unit, "about": self.about}
+        return told if self.tolerance is None else told | {"tolerance": self.tolerance}
 
 
 @dataclass(frozen=True)
@@ -102,10 +110,7 @@ class Plan:
             "name": self.name,
             "about": self.about,
             "rng_seeds": list(self.rng_seeds),
-            "quantities": {
-                name: {"low": one.low, "high": one.high, "unit": one.unit, "about": one.about}
-                for name, one in self.quantities.items()
-            },
+            "quantities": {name: one.record() for name, one in self.quantities.items()},
             "arms": {name: dict(config) for name, config in self.arms.items()},
             "hypotheses": {one.id: one.record() for one in self.hypotheses},
         }
@@ -187,6 +192,8 @@ def parse(text: str, *, where: str = "plan") -> Plan:
     for key, one in quantities.items():
         if not one.low < one.high:
             raise _refused(f"low {one.low}, high {one.high}", "low < high", f"{where}: quantities.{key}")
+        if one.tolerance is not None and not 0 <= one.tolerance < math.inf:
+            raise _refused(f"tolerance {one.tolerance}", "a number from 0 up", f"{where}: quantities.{key}")
     arms = _table(told, "arms", where)
     for key, value in arms.items():
         if not isinstance(value, dict):

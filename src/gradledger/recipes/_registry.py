@@ -88,6 +88,23 @@ def load(recipe: Recipe) -> Any:
         ) from missing
 
 
+def offered(recipe: Recipe, name: str) -> Any:
+    """A function that the recipe's module may have beside `main`: ``experiment``, ``repredict``.
+
+    Raises:
+        UsageError: it has none, or cannot be loaded.
+    """
+    found = getattr(load(recipe), name, None)
+    if not callable(found):
+        raise UsageError(
+            got=f"the recipe {recipe.name}, which has no function {name!r}",
+            wanted="a recipe that can be repeated in this way",
+            where="gradledger.recipes",
+            next_step="`gradledger verify` checks the folder without it",
+        )
+    return found
+
+
 def _read(path: Path) -> Recipe | None:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     for node in tree.body:

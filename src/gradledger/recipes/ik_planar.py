@@ -26,14 +26,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradledger.data.loader import Loader
 from gradledger.evidence import bundle, compare, judge, lock, runner, trial
 from gradledger.evidence.record import TrialRecord
-from gradledger.evidence.trial import Outcome
+from gradledger.evidence.trial import Outcome, Trial
 from gradledger.recipes import _folder, _ik_evidence, _ik_pictures, _lab, _lab_pipeline, _main
 from gradledger.recipes._command_line import option
 from gradledger.recipes._registry import Recipe
@@ -257,6 +257,22 @@ def _plan(args: Args) -> Path:
     path = args.out / "plan.smoke.toml"
     path.write_text(text.replace("rng_seeds = [0, 1, 2, 3, 4]", "rng_seeds = [0, 1]"), encoding="utf-8")
     return path
+
+
+def repredict(folder: Path, one: Trial, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What the saved weights of a trial say to its saved poses, here and now; of the trial whose weights are in
+    `model.safetensors`, those of that file."""
+    model = _folder.read_json(folder / "results.json")["model"]
+    weights = _weights(arrays)
+    if (model["arm"], model["rng_seed"]) == (one.arm, one.rng_seed):
+        weights = load_file(folder / MODEL)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            return {"said": weighted(weights)(torch.from_numpy(arrays["pose"])).numpy()}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def weighted(weights: Mapping[str, torch.Tensor]) -> nn.Sequential:
