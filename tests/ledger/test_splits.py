@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 from harness import here, watching
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from gradledger.core.events import FittedOnAll, RowsShared, TargetExplained
 from gradledger.ledger import _regress
@@ -175,3 +177,26 @@ def test_targets_that_share_an_input(many: bool) -> None:
     assert event.explained == pytest.approx((0.5, 0.5), abs=0.12)
     assert event.inverse > 0.99
     assert event.without == 0.0
+
+
+@dataclass
+class Stored(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A data class is no key of a dictionary, and asks its arrays whether it equals another."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index], self.y[index]
+
+
+def test_data_sets_of_every_kind_are_asked_without_harm() -> None:
+    """The harness asserts that no probe failed."""
+    x, y = torch.randn(64, 4), torch.randn(64, 1)
+    with watching(splits, calls, backward):
+        for data in (Stored(x, y), [(a, b) for a, b in zip(x, y, strict=True)], TensorDataset(x, y)):
+            for part in (data, Subset(data, range(32))):  # type: ignore[arg-type]
+                assert sum(len(batch[0]) for batch in DataLoader(part, batch_size=16)) in (64, 32)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gradledger.core.events import FittedOnAll, RowsShared
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _related, _site
+from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._naming import FACTORIES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
@@ -36,9 +37,11 @@ class _Probe:
         self.session = session
         self.recorder = session.recorder
         self.rows = Rows(session.trace)
-        self.datasets: weakref.WeakKeyDictionary[Any, Held] = weakref.WeakKeyDictionary()
+        # By number, not as keys: a data class is no key, and whatever compares itself is asked by a dictionary.
+        self.datasets: dict[int, Held] = {}
+        self.subset_sites: dict[int, Site] = {}
+        self.numbers: FollowedTable[Any] = FollowedTable(self._gone)
         self.stores: dict[int, tuple[Any, list[Any]]] = {}  # of a space: values and labels, where no tensor has them
-        self.subset_sites: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         self.loaders: weakref.WeakKeyDictionary[Any, Held] = weakref.WeakKeyDictionary()
         self.given: dict[int, list[Held]] = {}
         self.trained: dict[int, Any] = {}  # space -> rows
@@ -265,9 +268,16 @@ class _Probe:
 
     # ------------------------------------------------------------------ data sets
 
+    def _gone(self, number: int) -> None:
+        self.datasets.pop(number, None)
+        self.subset_sites.pop(number, None)
+
     def dataset(self, dataset: Any) -> Held | None:
         """The rows of a data set, as far as they can be known without running its code."""
-        known = self.datasets.get(dataset)
+        if not isinstance(dataset, Dataset):
+            return None
+        number = self.numbers.number(dataset)
+        known = self.datasets.get(number)
         if known is not None:
             return known
         found: Held | None = None
@@ -276,7 +286,7 @@ class _Probe:
             index = np.asarray(list(dataset.indices), dtype=np.int64)
             if base is not None and len(index) and index.max() < len(base.rows):
                 rows = base.rows[index]
-                site = self.subset_sites.get(dataset, NOWHERE)
+                site = self.subset_sites.get(number, NOWHERE)
                 part = Part(rows, False, site, None, base.part.space) if base.part.whole else base.part
                 if base.part.whole:
                     self.rows.parts.append(part)
@@ -286,10 +296,10 @@ class _Probe:
             found = self.rows.table(floats[0], _site.here(1))
             for t in dataset.tensors:
                 self.rows.table(t, _site.here(1))
-        elif isinstance(dataset, Dataset):
+        else:
             found = self._stored(dataset)
         if found is not None and found.rows is not None:
-            self.datasets[dataset] = found
+            self.datasets[number] = found
         return found
 
     def _stored(self, dataset: Any) -> Held | None:
@@ -306,7 +316,7 @@ class _Probe:
         return Held(part.rows, part)
 
     def subset_made(self, before: Any, result: Any, args: Any, kwargs: Any) -> None:
-        self.subset_sites[args[0]] = _site.here(1)
+        self.subset_sites[self.numbers.number(args[0])] = _site.here(1)
         if self.recorder.detail and len(self.rows.parts) < _SITES:
             self.dataset(args[0])
 
