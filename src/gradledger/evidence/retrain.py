@@ -71,7 +71,7 @@ def retrain(
     versions = lock.versions(folder)
     plan = versions[-1].plan if versions else None
     chosen = _chosen(record, folder, seeds, arms)
-    wanted = dict.fromkeys(_registered(plan, chosen), tolerance)
+    wanted: dict[str, float | None] = dict.fromkeys(_registered(plan, chosen), tolerance)
     if tolerance is None:
         known = plan.quantities if plan else {}
         wanted = {name: known[name].tolerance if name in known else None for name in wanted}

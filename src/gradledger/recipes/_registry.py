@@ -17,6 +17,7 @@ from typing import Any
 from gradledger.core.errors import UsageError
 
 FOLDER = Path(__file__).parent
+TEMPLATES = FOLDER / "templates"  # what `gradledger new` writes
 
 
 @dataclass(frozen=True)
