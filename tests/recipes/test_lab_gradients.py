@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+from gradledger.cli import _app
 from gradledger.core.errors import UsageError
+from gradledger.evidence import bundle, report
 from gradledger.evidence.errors import PlanError
 from gradledger.recipes import _lab_gradients as lab
 from gradledger.recipes._lab import PLANS, run
@@ -113,3 +118,24 @@ def test_a_plan_is_not_edited_behind_its_result(folder: Path, tmp_path: Path, to
 def test_a_fault_that_there_is_not() -> None:
     with pytest.raises(UsageError, match="one of: not_a_scalar, no_clear, target_not_detached"):
         train(Args(break_="typo"))
+
+
+def test_the_folder_is_sealed_and_its_report_shows_every_fault(folder: Path, told: dict[str, Any]) -> None:
+    bundle.seal(folder)
+    assert bundle.verify(folder) == []
+    text = report.markdown(report.tell(folder))
+    faults = text.partition("## Faults on purpose")[2]
+    assert "| fault | predicted | actual | loud | audit found | as expected |" in faults
+    for name, one in BREAKS.items():
+        row = next(line for line in faults.splitlines() if line.startswith(f"| {name} |"))
+        assert (one.code is None or f"{one.code} at line {one.line}" in row, row.endswith("True |")) == (True, True)
+    assert "Faults on purpose" in (folder / "report.html").read_text()
+    assert json.loads((folder / "environment.json").read_text())["torch"]["version"] == torch.__version__
+
+
+def test_the_lab_runs_anew_within_its_tolerances_and_a_lab_has_no_weights(folder: Path, told: dict[str, Any]) -> None:
+    said = CliRunner().invoke(_app.build(), ["retrain", str(folder)])
+    assert (said.exit_code, "DIFFERS" in said.output) == (0, False), said.output
+    assert "trained_attached, seed 42, target_drift: recorded 0.423" in said.output
+    refused = CliRunner().invoke(_app.build(), ["repredict", str(folder)])
+    assert "no function 'repredict'" in str(refused.exception)

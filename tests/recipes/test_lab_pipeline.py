@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from gradledger.evidence import bundle, report
 from gradledger.recipes import _lab_pipeline as lab
 from gradledger.recipes.lab_pipeline import BREAKS, Args, train
 
@@ -20,10 +21,14 @@ def data() -> lab.Data:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("lab")
-    said = train(Args(out=out))
-    assert json.loads((out / "results.json").read_text()) == said
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    said = train(Args(out=folder))
+    assert json.loads((folder / "results.json").read_text()) == said
     return said
 
 
@@ -79,3 +84,16 @@ def test_the_map_can_be_inverted_where_the_lab_draws(data: lab.Data) -> None:
 def test_the_programs_name_one_line_each() -> None:
     for one in BREAKS.values():
         assert Path(one.path).read_text(encoding="utf-8").count("# fault") == 1
+
+
+def test_the_folder_is_sealed_and_its_report_shows_every_fault(folder: Path, told: dict[str, Any]) -> None:
+    bundle.seal(folder)
+    assert bundle.verify(folder) == []
+    text = report.markdown(report.tell(folder))
+    faults = text.partition("## Faults on purpose")[2]
+    assert "| fault | predicted | actual | loud | audit found | as expected |" in faults
+    for name, one in BREAKS.items():
+        row = next(line for line in faults.splitlines() if line.startswith(f"| {name} |"))
+        assert (one.code is None or f"{one.code} at line {one.line}" in row, row.endswith("True |")) == (True, True)
+    assert "Faults on purpose" in (folder / "report.html").read_text()
+    assert json.loads((folder / "environment.json").read_text())["torch"]["version"] == torch.__version__

@@ -16,7 +16,7 @@ from torch import nn
 from gradledger.core.records import write_text
 from gradledger.evidence import environment, latency, model_card, slices
 from gradledger.evidence import report as reports
-from gradledger.recipes import _folder, _ik_answer, _lab_pipeline
+from gradledger.recipes import _folder, _ik_answer, _lab, _lab_pipeline
 from gradledger.recipes._lab_pipeline import Data
 
 CARDS = Path(__file__).parent / "cards"
@@ -107,31 +107,19 @@ def baselines(data: Data) -> list[dict[str, Any]]:
     return [{"name": name, "validation": float(f"{value:.10g}")} for name, value in found.items()]
 
 
-def about_process(config: Mapping[str, Any], data: Data) -> dict[str, Any]:
-    """`environment.json`: what the trials of this call ran with."""
+def save_environment(out: Path, config: Mapping[str, Any], data: Data) -> None:
+    """What the trials of this call ran with."""
     digest = hashlib.sha256()
     for one in (data.train_pose, data.train_joints, data.validation_pose, data.validation_joints):
         digest.update(one.numpy().tobytes())
-    return environment.environment(
-        code=Path(__file__).parent,
+    _lab.save_environment(
+        out,
         seeds={"data and split": 42},
         derived_seeds={name: f"train.seed.derived(rng_seed of the trial, {name!r})" for name in STREAMS},
         config=dict(config),
         data={"sha256": digest.hexdigest(), "train": len(data.train_pose), "validation": len(data.validation_pose)},
-        torch={
-            "version": torch.__version__,
-            "threads_of_a_trial": 1,
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-            "unsupported_operations": [],
-        },
+        threads_of_a_trial=1,
     )
-
-
-def save_environment(out: Path, config: Mapping[str, Any], data: Data) -> None:
-    """One document a call that ran trials: environment.json, environment.2.json and so on."""
-    taken = sum(1 for _ in out.glob("environment*.json"))
-    name = f"environment.{taken + 1}.json" if taken else "environment.json"
-    _folder.write_json(out / name, about_process(config, data))
 
 
 def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], *, again: bool) -> None:

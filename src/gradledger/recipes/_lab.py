@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gradledger.core.errors import UsageError
-from gradledger.evidence import judge, lock, runner
+from gradledger.core.records import write_text
+from gradledger.evidence import environment, judge, lock, report, runner
 from gradledger.evidence.judge import Judgement
+from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.trial import Experiment
 from gradledger.recipes import _folder
 
@@ -93,7 +97,8 @@ def run(
     only_break: str = "",
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Register the plan, run what it asks for, judge, break; print both tables; write `results.json`.
+    """Register the plan, run what it asks for, judge, break; print both tables; write `results.json`,
+    `environment.json` and `report.html`.
 
     Args:
         predict: a plan of one's own, over the same arms; default: the lab's.
@@ -116,6 +121,7 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
         version = lock.lock(out, predict or PLANS / f"{name}.toml")
         print(f"plan {version.sha256[:12]}, version {version.number}, registered {version.at}", flush=True)
+        before = len(TrialRecord(out).attempts())
         attempts = runner.run_trials(
             experiment,
             runner.trials_of(version.plan),
@@ -137,6 +143,8 @@ def run(
             "measured": {arm: dict(quantities) for (arm, _), quantities in measured.items()},
             "failed": failed,
         }
+        if len(TrialRecord(out).attempts()) > before:
+            save_environment(out, seeds={"trials": version.plan.rng_seeds[0]} if version.plan.rng_seeds else {})
         print(table(judgements), flush=True)
         for arm, error in failed.items():
             print(f"failed: {arm}: {error}", flush=True)
@@ -147,8 +155,19 @@ def run(
     told["breaks"] = [one.record() for one in broken]
     if not only_break:
         _folder.write_json(out / "results.json", told)
+        write_text(out / "report.html", report.page(report.tell(out)))
         print(f"-> {out / 'results.json'}", flush=True)
     return told
+
+
+def save_environment(out: Path, *, seeds: Mapping[str, int], **more: Any) -> None:
+    """One document a call that ran trials: environment.json, environment.2.json and so on."""
+    taken = sum(1 for _ in out.glob("environment*.json"))
+    name = f"environment.{taken + 1}.json" if taken else "environment.json"
+    flags = {"version": torch.__version__, "threads": torch.get_num_threads()}
+    flags["deterministic_algorithms"] = torch.are_deterministic_algorithms_enabled()
+    told = environment.environment(code=Path(__file__).parent, seeds=seeds, torch=flags, **more)
+    _folder.write_json(out / name, told)
 
 
 def table(judgements: Sequence[Judgement]) -> str:
