@@ -134,6 +134,26 @@ def test_curves_over_decades_are_drawn_on_a_logarithmic_scale() -> None:
     assert "logarithmic" not in reports._svg(reports.Curve("loss", {"a": [2.0, -1.0]}))
 
 
+def test_documents_bring_what_a_reader_must_know_and_what_is_torn_costs_nothing_else(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / "slices.json").write_text('{"about": "in <rad>", "rows": [{"name": "dark", "n": 7}]}')
+    (copy / "latency.json").write_text('{"whole": {"calls": 3}, "stages": {}, "distribution_ms": {"whole": [1, 2, 9]}}')
+    fault = '{"fault": "no_clear", "predicted": "p", "actual": "a", "loud": false, "found": [["GL-G01", 12]]}'
+    (copy / "results.json").write_text(f'{{"baselines": [{{"name": "mean", "mse": 1.5}}], "breaks": [{fault}]}}')
+    story = reports.tell(copy)
+    text = reports.markdown(story)
+    assert "## Slices\n\nin <rad>\n\n| name | n |" in text
+    assert "| mean | 1.5 |" in text
+    assert "| no_clear | p | a | False | GL-G01 at line 12 | none |" in text
+    assert story.curves[-1].lines == {"whole": [1.0, 2.0, 9.0]}
+    assert "in &lt;rad&gt;" in reports.page(story)
+    for torn in ("[]", '{"breaks": 3, "baselines": "x"}', "{"):
+        (copy / "results.json").write_text(torn)
+        assert "Faults" not in reports.markdown(reports.tell(copy))
+
+
 def test_every_trial_and_what_is_in_no_mean_is_shown(folder: Path) -> None:
     text = reports.markdown(reports.tell(folder))
     assert "1 supported, 1 refuted, 0 inconclusive; 8 trials, 1 failed, 8 attempts" in text

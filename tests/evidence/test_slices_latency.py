@@ -149,6 +149,10 @@ def test_every_call_is_timed_whole_and_by_stage_and_the_first_apart() -> None:
     assert found.stages["decode"].quantiles["p99"].value_ms == 1.5
     assert (found.whole.quantiles["p50"].value_ms, found.whole.quantiles["p95"].value_ms) == (4.0, 6.0)
     assert found.whole.maximum_ms == 6.0
+    curves = found.record()["distribution_ms"]
+    assert list(curves) == ["whole", "decode", "model"]
+    # one call of ten is slow: 0 to 89 per cent are fast, the hundredth is the maximum
+    assert (curves["whole"][0], curves["whole"][89], curves["whole"][95], curves["whole"][100]) == (4.0, 4.0, 6.0, 6.0)
     assert (found.whole.calls, found.times_ns.shape) == (1000, (1000, 3))
     assert (found.times_ns[:, 0] == found.times_ns[:, 1:].sum(axis=1)).all()
     assert {seen.count(value) for value in range(10)} == {100, 101}

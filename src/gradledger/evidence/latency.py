@@ -59,11 +59,17 @@ class Latency:
     times_ns: NDArray[np.int64]
     rng_seed: int
 
+    def distribution(self) -> dict[str, list[float]]:
+        """Whole path and stages -> the time in ms that 0, 1, ... 100 % of the calls do not exceed."""
+        rows = np.quantile(self.times_ns / 1e6, np.linspace(0, 1, 101), axis=0, method="inverted_cdf")
+        return {name: rows[:, at].tolist() for at, name in enumerate(("whole", *self.stages))}
+
     def record(self) -> dict[str, Any]:
         """Ready for JSON; the single times are left to a file of arrays."""
         return {
             "whole": self.whole.record(),
             "stages": {name: timing.record() for name, timing in self.stages.items()},
+            "distribution_ms": self.distribution(),
             "clock": "time.perf_counter_ns",
             "order": f"random, rng_seed {self.rng_seed}",
         }

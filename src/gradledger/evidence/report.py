@@ -93,7 +93,11 @@ def tell(folder: Path) -> Story:
     title = versions[-1].plan.name if versions else folder.resolve().name
     summary = f"{told}; {len(latest)} trials, {failed} failed, {len(attempts)} attempts"
     return Story(
-        title, summary, tuple(block for block in blocks if block.rows), tuple(_curves(latest)), _pictures(folder)
+        title,
+        summary,
+        tuple(block for block in blocks if block.rows),
+        (*_curves(latest), *_latency(folder)),
+        _pictures(folder),
     )
 
 
@@ -285,6 +289,16 @@ def _curves(latest: Mapping[str, Attempt]) -> list[Curve]:
             if numbers:
                 found.setdefault(name, {})[f"{one.trial.arm}, seed {one.trial.rng_seed}"] = [float(x) for x in value]
     return [Curve(name, lines) for name, lines in list(found.items())[:CURVES]]
+
+
+def _latency(folder: Path) -> list[Curve]:
+    """How long calls take: the time that each per cent of them does not exceed."""
+    try:
+        told = json.loads((folder / "latency.json").read_text(encoding="utf-8"))["distribution_ms"]
+        lines = {str(name): [float(x) for x in row] for name, row in told.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [Curve("latency in ms that so many per cent of the calls do not exceed", lines)]
 
 
 def _pictures(folder: Path) -> tuple[tuple[str, bytes], ...]:
