@@ -14,6 +14,7 @@ from gradledger.ledger import _gather, _runs
 from gradledger.ledger._store import read
 
 SCRIPT = """
+import os
 import sys
 import torch
 from torch import distributed, multiprocessing, nn
@@ -37,7 +38,8 @@ def train(rank, world, store):
         for parameter in model.parameters():
             distributed.all_reduce(parameter.grad)
         optimizer.step()
-    print(f"rank {rank} loss {loss.item():.6f}", flush=True)
+    # one write: two processes share the stream, and a print writes its line in pieces
+    os.write(1, f"rank {rank} loss {loss.item():.6f}\\n".encode())
     distributed.destroy_process_group()
 
 
