@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from data.sets import COUNT, Clocked, Drawing, Globals, InPlace, Numbers, Stateful, Trajectories
+from data_sets import COUNT, Clocked, Drawing, Globals, InPlace, Numbers, Stateful, Trajectories
 from gradledger.data import loader as module
 from gradledger.data import philox
 from gradledger.data.collate import Pad

@@ -45,6 +45,11 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+def unseen() -> contextlib.AbstractContextManager[Any]:
+    """For work on values: a program that watches every operation by a dispatch mode of its own must not see ours."""
+    return _disable_current_modes() if _len_torch_dispatch_stack() else contextlib.nullcontext()
+
+
 class _Guard:
     """See `Recorder.guard`.  A class of its own because it is entered several times in each iteration."""
 

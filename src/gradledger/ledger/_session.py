@@ -21,7 +21,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import probes
 from gradledger.ledger._lifecycle import Lifecycle
 from gradledger.ledger._operations import Call
-from gradledger.ledger._recorder import Recorder, Sink
+from gradledger.ledger._recorder import Recorder, Sink, unseen
 from gradledger.ledger._trace import Trace
 
 Install = Callable[["Session"], Callable[[], None]]
@@ -96,8 +96,9 @@ class Session:
 
     def root_walked(self, root: torch.Tensor, site: Site) -> None:
         """A reverse pass from `root` is complete."""
-        for call in self.at_root:
-            call(root, site)
+        with unseen():
+            for call in self.at_root:
+                call(root, site)
 
     def install(self) -> None:
         """Install every probe.  A probe that cannot be installed is counted as a failure; the others go on."""

@@ -39,7 +39,7 @@ from gradledger.ledger._operations import (
     Value,
     fingerprint,
 )
-from gradledger.ledger._recorder import Recorder
+from gradledger.ledger._recorder import Recorder, unseen
 
 # Python API of torch for its mode stack, without type annotations
 _stack_height: Callable[[], int] = vars(overrides)["_len_torch_function_stack"]
@@ -354,10 +354,11 @@ class Trace:
                 self._note_writes(op, args)
             else:
                 self._note_write(op, ins, tokens, outs)
-        for listener in self.listeners.op:
-            listener(op, results, args)
-        for look_at in self.listeners.made:
-            look_at(op, results, args, outs)
+        with unseen():
+            for listener in self.listeners.op:
+                listener(op, results, args)
+            for look_at in self.listeners.made:
+                look_at(op, results, args, outs)
         if self.listeners.user_frame:
             frame = _site.user_frame(2)
             if frame is not None and id(frame) not in self._frames_seen and frame.f_code.co_argcount:
