@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gradledger.core.files import file_digest
+
 FORMAT = "gradledger-checkpoint/1"
 NAME = re.compile(r"step-(\d{12})")
 FACTS, MANIFEST, LATEST = "facts.json", "manifest.json", "LATEST"
@@ -64,15 +66,10 @@ def complaint(path: Path, *, deep: bool) -> str | None:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size} bytes, not {expected['bytes']}"
-            if deep and digest(path / name) != expected["sha256"]:
+            if deep and file_digest(path / name) != expected["sha256"]:
                 return f"{name} is not what was written (SHA-256 differs)"
     except FileNotFoundError as missing:
         return f"{Path(missing.filename).name} is missing"
     except (OSError, ValueError, KeyError, TypeError) as cause:
         return f"unreadable ({type(cause).__name__}: {cause})"
     return None
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradledger.core.files import file_digest
 from gradledger.core.records import GENESIS, Fault, Records, canonical, digest, field_digests, leaves, now, write_text
 from gradledger.evidence import lock, model_card
 from gradledger.evidence.errors import BundleError
 from gradledger.evidence.judge import judge
 from gradledger.evidence.lock import LOCK, TRIALS
-from gradledger.evidence.record import TrialRecord, array_digest, file_digest, load_arrays
+from gradledger.evidence.record import TrialRecord, array_digest, load_arrays
 
 FORMAT = "gradledger-bundle/1"
 BUNDLE, OPENINGS, RESULTS = "bundle.json", "openings.jsonl", "results.json"

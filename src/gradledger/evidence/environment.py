@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradledger._version import __version__
+from gradledger.core.files import file_digest
 from gradledger.core.records import now
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_WAIT_POLICY")
@@ -42,7 +43,7 @@ def environment(
         },
         "packages": packages(),
         "hardware": hardware(),
-        "threads": {"usable_cores": _usable_cores(), **{name: os.environ.get(name) for name in THREADS}},
+        "threads": {"usable_cores": usable_cores(), **{name: os.environ.get(name) for name in THREADS}},
         "determinism": {name: os.environ.get(name) for name in DETERMINISM},
         "code": revision(code or Path.cwd()),
         "files": {str(path): _digest(path) for path in files},
@@ -67,7 +68,7 @@ def hardware() -> dict[str, Any]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         memory = None
-    return {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count(), "memory_bytes": memory}
+    return {"system": platform.platform(), "cpu": cpu_model(), "cores": os.cpu_count(), "memory_bytes": memory}
 
 
 def revision(folder: Path) -> dict[str, Any]:
@@ -101,13 +102,13 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def _digest(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(path)
     except OSError:
         return None
 
 
-def _cpu() -> str:
+def cpu_model() -> str:
+    """The CPU's name as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -118,5 +119,6 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Cores that this process may use; a container or `taskset` may have left it fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradledger.core.files import file_digest
 from gradledger.core.records import Fault, Records
 from gradledger.evidence.errors import TrialError
 from gradledger.evidence.lock import TRIALS
@@ -217,12 +218,6 @@ def array_digest(array: NDArray[Any]) -> str:
     """SHA-256 of dtype, shape and values."""
     array = np.ascontiguousarray(array)
     return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def array_faults(path: Path, vouched: Mapping[str, Any], *, name: str) -> list[Fault]:

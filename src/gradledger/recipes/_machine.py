@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from gradledger import __version__
+from gradledger.evidence.environment import cpu_model
+from gradledger.evidence.environment import usable_cores as usable_cores
 
 _HERE = Path(__file__).parent
 # Distributions that decide what a run computes or plays; those that are not installed are left out of the record.
@@ -67,25 +69,6 @@ def hardware(device: str) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
     }
-
-
-def cpu_model() -> str:
-    """The CPU's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may use; a container or `taskset` may have left it fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def forget_peak() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gradledger.evidence._normal import t_quantile
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -53,35 +55,3 @@ def shown(values: Sequence[float]) -> str:
         return f"{found.mean:.2f} over 1"
     low, high = found.interval_95
     return f"{found.mean:.2f} ± {found.standard_deviation:.2f} (95 %: {low:.2f} to {high:.2f}) over {found.n}"
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The point below which Student's t with `freedom` degrees lies with `probability` (0.5 or above, below 1)."""
-    low, high = 0.0, 1.0
-    while _t_below(high, freedom) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
-        if high - low <= 1e-13 * high:
-            break
-    return (low + high) / 2
-
-
-def _t_below(t: float, freedom: int) -> float:
-    """P(T <= t) for t >= 0: for whole degrees of freedom a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    if freedom % 2:
-        term = total = cosine if freedom > 1 else 0.0
-        for k in range(3, freedom - 1, 2):
-            term *= cosine * cosine * (k - 1) / k
-            total += term
-        inside = (angle + sine * total) * 2 / math.pi
-    else:
-        term = total = 1.0
-        for k in range(2, freedom - 1, 2):
-            term *= cosine * cosine * (k - 1) / k
-            total += term
-        inside = sine * total
-    return (1 + inside) / 2

@@ -33,13 +33,13 @@ from gradledger.core.checkpoints import (
     MANIFEST,
     candidates,
     complaint,
-    digest,
     read_manifest,
     seal,
     step_of,
 )
 from gradledger.core.checkpoints import files as files_of
 from gradledger.core.errors import GradledgerError
+from gradledger.core.files import file_digest
 
 
 class CheckpointError(GradledgerError):
@@ -193,14 +193,14 @@ def _write(building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], fact
         for part, tensors in parts.items():
             path = building / f"{part}.safetensors"
             save_file(_own(tensors), path)
-            waiting.append((path, pool.submit(digest, path), pool.submit(_fsync, path)))
+            waiting.append((path, pool.submit(file_digest, path), pool.submit(_fsync, path)))
             files[path.name] = {
                 "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
             }
         path = building / FACTS
         path.write_text(facts, encoding="utf-8")
         files[path.name] = {}
-        waiting.append((path, pool.submit(digest, path), pool.submit(_fsync, path)))
+        waiting.append((path, pool.submit(file_digest, path), pool.submit(_fsync, path)))
         for path, hashed, synced in waiting:
             synced.result()
             files[path.name] |= {"bytes": path.stat().st_size, "sha256": hashed.result()}
@@ -210,7 +210,7 @@ def _write(building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], fact
 def _parent(path: Path) -> dict[str, str | None]:
     """The checkpoint before: its name and the hash of its manifest, which holds the hashes of its files."""
     manifest = path / MANIFEST
-    return {"name": path.name, "sha256": digest(manifest) if manifest.exists() else None}
+    return {"name": path.name, "sha256": file_digest(manifest) if manifest.exists() else None}
 
 
 def _point(folder: Path, name: str) -> None:

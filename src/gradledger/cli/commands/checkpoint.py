@@ -16,8 +16,9 @@ import typer
 
 from gradledger._version import __version__
 from gradledger.cli._atomic import check_path, write_text
-from gradledger.core.checkpoints import FACTS, LATEST, MANIFEST, candidates, complaint, digest, read_manifest, step_of
+from gradledger.core.checkpoints import FACTS, LATEST, MANIFEST, candidates, complaint, read_manifest, step_of
 from gradledger.core.errors import GradledgerError, UsageError
+from gradledger.core.files import file_digest
 from gradledger.core.safetensors_header import Entry, read_header
 
 SUMMARY = "Look into checkpoints: what they hold, whether every byte is what was written."
@@ -217,7 +218,7 @@ def _chain(folder: Path) -> str | None:
     manifest = folder.parent / parent["name"] / MANIFEST
     if not manifest.exists():
         return None  # let go, as old ones are
-    if digest(manifest) != parent["sha256"]:
+    if file_digest(manifest) != parent["sha256"]:
         return f"{parent['name']} beside it is not the one that it followed"
     return None
 
