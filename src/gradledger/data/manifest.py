@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradledger.data.errors import SplitError
-from gradledger.data.split import ALGORITHM, PURGED, Split
+from gradledger.data.split import ALGORITHM, PURGED, Split, positions
 
 FORMAT = "gradledger-split/1"
 
@@ -44,14 +44,7 @@ class Manifest:
         Raises:
             SplitError: there is no such side.
         """
-        if side not in self.shares and side != PURGED:
-            raise SplitError(
-                got=repr(side),
-                wanted=f"one of {', '.join(self.shares)}",
-                where="Manifest.indices",
-                next_step="name a side",
-            )
-        return np.flatnonzero(np.array(self.sides, dtype="U") == side)
+        return positions(self.sides, side, self.shares, where="Manifest.indices")
 
     def fingerprint(self, side: str) -> str:
         """SHA-256 of the ids of a side: what statistics carry to say on which samples they were fitted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,14 +38,18 @@ class Split:
         Raises:
             SplitError: there is no such side.
         """
-        if side not in self.shares and side != PURGED:
-            raise SplitError(
-                got=repr(side),
-                wanted=f"one of {', '.join(self.shares)}",
-                where="Split.indices",
-                next_step="name a side",
-            )
-        return np.flatnonzero(np.array(self.sides, dtype="U") == side)
+        return positions(self.sides, side, self.shares, where="Split.indices")
+
+
+def positions(sides: Sequence[str], side: str, known: Collection[str], *, where: str) -> NDArray[np.int64]:
+    """Where `side` stands in `sides`, ascending.
+
+    Raises:
+        SplitError: `side` is none of those that are known, nor the purged one.
+    """
+    if side not in known and side != PURGED:
+        raise SplitError(got=repr(side), wanted=f"one of {', '.join(known)}", where=where, next_step="name a side")
+    return np.flatnonzero(np.array(sides, dtype="U") == side)
 
 
 def split(

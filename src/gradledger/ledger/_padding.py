@@ -54,6 +54,14 @@ def _usable(rows: Any, steps: int) -> bool:
     return bool(len(set(rows.tolist())) > 2 and share >= LEAST_SHARE and rows.max() > 0)
 
 
+def tensors_of_batch(batch: Any, depth: int = 0) -> list[torch.Tensor]:
+    """The plain tensors of what a loader gave, through dictionaries, lists and tuples, a few of each."""
+    if type(batch) is torch.Tensor:
+        return [batch]
+    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else []
+    return [t for part in parts[:8] for t in tensors_of_batch(part, depth + 1)] if depth < 3 else []
+
+
 def array_of(tensor: torch.Tensor) -> Any:
     """A numpy view of a tensor on the CPU; None when it is too large or has no such view."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex() or tensor.is_quantized:

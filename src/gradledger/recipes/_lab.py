@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from gradledger.core.errors import UsageError
 from gradledger.core.records import write_text
 from gradledger.evidence import environment, judge, lock, report, runner
 from gradledger.evidence.judge import Judgement
-from gradledger.evidence.record import TrialRecord
+from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.evidence.trial import Experiment
 from gradledger.recipes import _folder
 
@@ -87,6 +88,41 @@ def run_break(name: str, one: Break) -> Broken:
     return Broken(name, one.predicted, said[-1] if said else "", loud, found, right)
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What came of a registered plan. attempts: what counts of each trial. anew: some of them ran in this call."""
+
+    attempts: Sequence[Attempt]
+    judgements: Sequence[Judgement]
+    anew: bool
+
+    @property
+    def finished(self) -> list[Attempt]:
+        """The trials that came to their end with quantities."""
+        return [one for one in self.attempts if one.status == "finished" and one.quantities is not None]
+
+    @property
+    def measured(self) -> dict[tuple[str, int], Mapping[str, Any]]:
+        """Quantities by arm and seed."""
+        return {(one.trial.arm, one.trial.rng_seed): one.quantities or {} for one in self.finished}
+
+
+def run_plan(experiment: Experiment, version: lock.Version, out: Path, *, workers: int) -> Ran:
+    """Run the trials of a registered plan that have not finished in this folder, and judge all of them."""
+    record = TrialRecord(out)
+    before = len(record.attempts())
+    attempts = runner.run_trials(
+        experiment,
+        runner.trials_of(version.plan),
+        out,
+        plan=version.sha256,
+        workers=workers,
+        watcher=watcher,
+    )
+    ran = Ran(attempts, (), len(record.attempts()) > before)
+    return dataclasses.replace(ran, judgements=judge.judge(version.plan, ran.measured))
+
+
 def run(
     name: str,
     experiment: Experiment,
@@ -121,31 +157,17 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
         version = lock.lock(out, predict or PLANS / f"{name}.toml")
         print(f"plan {version.sha256[:12]}, version {version.number}, registered {version.at}", flush=True)
-        before = len(TrialRecord(out).attempts())
-        attempts = runner.run_trials(
-            experiment,
-            runner.trials_of(version.plan),
-            out,
-            plan=version.sha256,
-            workers=workers,
-            watcher=watcher,
-        )
-        measured = {
-            (one.trial.arm, one.trial.rng_seed): one.quantities
-            for one in attempts
-            if one.status == "finished" and one.quantities is not None
-        }
-        judgements = judge.judge(version.plan, measured)
-        failed = {one.trial.arm: one.error for one in attempts if one.status != "finished"}
+        ran = run_plan(experiment, version, out, workers=workers)
+        failed = {one.trial.arm: one.error for one in ran.attempts if one.status != "finished"}
         told |= {
             "plan": version.sha256,
-            "hypotheses": [one.record() for one in judgements],
-            "measured": {arm: dict(quantities) for (arm, _), quantities in measured.items()},
+            "hypotheses": [one.record() for one in ran.judgements],
+            "measured": {arm: dict(quantities) for (arm, _), quantities in ran.measured.items()},
             "failed": failed,
         }
-        if len(TrialRecord(out).attempts()) > before:
+        if ran.anew:
             save_environment(out, seeds={"trials": version.plan.rng_seeds[0]} if version.plan.rng_seeds else {})
-        print(table(judgements), flush=True)
+        print(table(ran.judgements), flush=True)
         for arm, error in failed.items():
             print(f"failed: {arm}: {error}", flush=True)
     broken = []

@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradledger.data.loader import Loader
-from gradledger.evidence import bundle, compare, judge, lock, runner, trial
+from gradledger.evidence import bundle, compare, lock, trial
 from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.trial import Outcome, Trial
 from gradledger.recipes import _folder, _ik_evidence, _ik_pictures, _lab, _lab_pipeline, _main
@@ -188,36 +188,25 @@ def train(args: Args) -> dict[str, Any]:
     if not any(one.plan == version.sha256 for one in bundle.openings(args.out)):
         bundle.open_labels(args.out)  # every trial ends with the held-out fifth
     record = TrialRecord(args.out)
-    before = len(record.attempts())
-    attempts = runner.run_trials(
-        experiment,
-        runner.trials_of(version.plan),
-        args.out,
-        plan=version.sha256,
-        workers=args.workers,
-        watcher=_lab.watcher,
-    )
-    finished = [one for one in attempts if one.status == "finished" and one.quantities is not None]
-    measured = {(one.trial.arm, one.trial.rng_seed): one.quantities or {} for one in finished}
-    judgements = judge.judge(version.plan, measured)
+    ran = _lab.run_plan(experiment, version, args.out, workers=args.workers)
+    finished = ran.finished
     told: dict[str, Any] = {
         "recipe": "ik_planar",
         "kind": "plumbing test" if args.preset == "smoke" else "experiment",
         "plan": version.sha256,
-        "hypotheses": [one.record() for one in judgements],
+        "hypotheses": [one.record() for one in ran.judgements],
         "trials": [
             {"arm": one.trial.arm, "rng_seed": one.trial.rng_seed, "status": one.status, "error": one.error}
             | {name: value for name, value in (one.quantities or {}).items() if name != "losses"}
-            for one in attempts
+            for one in ran.attempts
         ],
     }
     data = _lab_pipeline.make_data()
     told["baselines"] = _ik_evidence.baselines(data)
     told["over_seeds"] = _ik_evidence.over_seeds(compare.columns(record.latest()))
     print(seed_table(told["trials"]))
-    print(_lab.table(judgements), flush=True)
-    ran = len(record.attempts()) > before
-    if ran:
+    print(_lab.table(ran.judgements), flush=True)
+    if ran.anew:
         _ik_evidence.save_environment(args.out, {name: str(value) for name, value in vars(args).items()}, data)
     kept: dict[str, Any] = {}
     if finished:
@@ -230,7 +219,7 @@ def train(args: Args) -> dict[str, Any]:
             told["pictures"] = _ik_pictures.draw(args.out, finished, kept)
     _folder.write_json(args.out / "results.json", told)
     if finished:
-        _ik_evidence.leave(args.out, weighted(_weights(kept)), kept, again=ran)
+        _ik_evidence.leave(args.out, weighted(_weights(kept)), kept, again=ran.anew)
     print(f"-> {args.out / 'results.json'}", flush=True)
     return told
 

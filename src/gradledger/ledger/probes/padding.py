@@ -23,7 +23,7 @@ from gradledger.ledger._masked import Masked
 from gradledger.ledger._naming import LOSSES, VIEWS
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
-from gradledger.ledger._padding import Lengths, array_of, constant_beyond, lengths_of, lengths_of_mask
+from gradledger.ledger._padding import Lengths, array_of, constant_beyond, lengths_of, lengths_of_mask, tensors_of_batch
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
 
@@ -255,7 +255,7 @@ class _Probe:
 
     def came(self, before: Any, batch: Any, args: Any, kwargs: Any) -> None:
         self._begin()
-        for tensor in _tensors(batch):
+        for tensor in tensors_of_batch(batch):
             self.look(tensor)
 
     def padded(self, before: Any, result: Any, args: Any, kwargs: Any) -> None:
@@ -271,13 +271,6 @@ def _ignored(op: Op) -> float:
         numbers = [a for a in op.options.get("_args", ()) if isinstance(a, int) and not isinstance(a, bool)]
         given = numbers[0] if numbers else _IGNORED
     return float(given)
-
-
-def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
-    if type(batch) is torch.Tensor:
-        return [batch]
-    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else []
-    return [t for part in parts[:8] for t in _tensors(part, depth + 1)] if depth < 3 else []
 
 
 def install(session: Session) -> Undo:

@@ -20,7 +20,7 @@ from gradledger.ledger import _related, _site
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._naming import FACTORIES
 from gradledger.ledger._operations import Call, Op, Value
-from gradledger.ledger._padding import array_of
+from gradledger.ledger._padding import array_of, tensors_of_batch
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._rows import LEAST, Held, Part, Rows
 from gradledger.ledger._session import Session
@@ -328,7 +328,7 @@ class _Probe:
 
     def came(self, before: Any, batch: Any, args: Any, kwargs: Any) -> None:
         home = self.loaders[args[0]]
-        for tensor in _tensors(batch):
+        for tensor in tensors_of_batch(batch):
             if tensor.dim() == 0 or tensor.requires_grad:
                 continue
             known = self.rows.of(tensor)
@@ -379,13 +379,6 @@ def _stacked(items: list[Any]) -> Any:
         if all(isinstance(i, np.ndarray) and i.shape == first.shape for i in items) and first.size <= 65_536:
             return np.stack(items)
     return None
-
-
-def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
-    if type(batch) is torch.Tensor:
-        return [batch]
-    parts = list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else []
-    return [t for part in parts[:8] for t in _tensors(part, depth + 1)] if depth < 3 else []
 
 
 def install(session: Session) -> Undo:
