@@ -75,7 +75,6 @@ def capture(module: nn.Module, *, gradients: bool) -> tuple[dict[str, torch.Tens
         "eval": [name for name, one in module.named_modules() if not one.training],
         "modules": {name: type(one).__name__ for name, one in module.named_modules()},
         "extra": extra,
-        "gradients": gradients,
     }
     return held, facts
 
@@ -127,11 +126,8 @@ def restore(module: nn.Module, saved: Mapping[str, torch.Tensor], facts: Mapping
     frozen, asleep = set(facts["frozen"]), set(facts["eval"])
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in frozen)
-        gradient = saved.get(GRADIENT + name)
-        if facts["gradients"]:
-            parameter.grad = None if gradient is None else gradient.to(parameter.device).clone()
-        else:
-            parameter.grad = None
+        gradient = saved.get(GRADIENT + name)  # there only if it was asked for
+        parameter.grad = None if gradient is None else gradient.to(parameter.device).clone()
     for name, one in module.named_modules():
         one.training = name not in asleep
 
