@@ -128,10 +128,10 @@ def test_pictures_lie_in_the_page_as_long_as_there_is_room(folder: Path, tmp_pat
 
 
 def test_curves_over_decades_are_drawn_on_a_logarithmic_scale() -> None:
-    drawn = reports._svg(reports.Curve("loss", {"a": [100.0, 10.0, 1.0]}))
+    drawn = reports.svg(reports.Curve("loss", {"a": [100.0, 10.0, 1.0]}))
     assert "logarithmic" in drawn
     assert "M62.0 12.0L237.0 101.0L412.0 190.0" in drawn
-    assert "logarithmic" not in reports._svg(reports.Curve("loss", {"a": [2.0, -1.0]}))
+    assert "logarithmic" not in reports.svg(reports.Curve("loss", {"a": [2.0, -1.0]}))
 
 
 def test_documents_bring_what_a_reader_must_know_and_what_is_torn_costs_nothing_else(
@@ -232,3 +232,36 @@ def test_predictions_are_registered_before_anything_runs_and_amended_with_a_reas
     amended = run(predict, str(plan), "-o", str(out), "--amend", "the bound was a guess")
     assert (amended.exit_code, "version 2" in amended.output) == (0, True)
     assert lock.faults(out) == []
+
+
+HASHED = """
+name = "hashes"
+rng_seeds = [0, 1, 2, 3]
+[quantities.weights]
+low = 0.0
+unit = "fingerprint"
+[arms.one]
+lr = 1.0
+[[hypotheses]]
+id = "H1"
+claim = "the weights have a hash above zero"
+quantity = "weights"
+arms = ["one"]
+predicate = { kind = "range", low = 1.0 }
+"""
+
+
+def test_what_says_which_and_not_how_much_has_no_mean_and_no_interval(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(HASHED)
+    version = lock.lock(tmp_path, tmp_path / "plan.toml")
+    run_trials(
+        lambda config, rng_seed: {"weights": float(2**50 + rng_seed // 2), "loss": float(rng_seed), "kind": "net"},
+        trials_of(version.plan),
+        tmp_path,
+        plan=version.sha256,
+    )
+    (over,) = [one for one in reports.tell(tmp_path).blocks if one.title == "Over seeds"]
+    rows = {row[0]: row for row in over.rows}
+    assert set(rows) == {"weights", "loss"}
+    assert rows["weights"][3:8] == ("-", "-", "-", "-", "none: a fingerprint, 2 different")
+    assert " to " in rows["loss"][7]

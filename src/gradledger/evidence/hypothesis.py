@@ -46,12 +46,14 @@ from gradledger.evidence.predicate import (
 )
 
 OVER: tuple[str, ...] = ("every", "mean", "median")
+FINGERPRINT = "fingerprint"  # unit of a quantity that is equal or is not: it has no mean and no interval
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a recorded quantity can be. low, high: its domain; infinite where nothing is known. tolerance: relative; how
-    far a run anew may be from the recorded one, None where nothing is said."""
+    """What a recorded quantity can be. low, high: its domain; infinite where nothing is known. unit: "fingerprint" for
+    a number that says which, not how much. tolerance: relative; how far a run anew may be from the recorded one, None
+    where nothing is said."""
 
     low: float = -math.inf
     high: float = math.inf

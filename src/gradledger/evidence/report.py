@@ -6,9 +6,7 @@ A block is (title, heads, rows) of texts; curves are drawn as SVG in the page, a
 from __future__ import annotations
 
 import base64
-import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +14,17 @@ from typing import Any
 
 from gradledger._version import __version__
 from gradledger.evidence import bundle, compare, lock
+from gradledger.evidence._curves import Curve as Curve
+from gradledger.evidence._curves import safe as _safe
+from gradledger.evidence._curves import svg as svg
+from gradledger.evidence.hypothesis import FINGERPRINT
 from gradledger.evidence.judge import judge
 from gradledger.evidence.record import Attempt, TrialRecord
 
 SEEDS = 12  # columns of the table of every seed; with more seeds, trials.jsonl has them
-CURVES, POINTS = 12, 400  # curves drawn, points of each
+CURVES = 12  # drawn at most
 PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
 DOCUMENTS = ("slices", "worst", "latency", "rejections")
-DECADES = 1.5  # from this many between lowest and highest on, positive curves are drawn on a logarithmic scale
 SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
 
 
@@ -35,14 +36,6 @@ class Block:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A recorded trajectory of one quantity: label -> points."""
-
-    quantity: str
-    lines: dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,8 @@ def tell(folder: Path) -> Story:
         blocks.append(Block("Hypotheses", ("verdict", "id", "claim", "predicted", "measured", "ground"), rows))
         blocks.append(_versions(versions))
     blocks.append(_trials(attempts))
-    blocks += _columns(latest)
+    known = versions[-1].plan.quantities if versions else {}
+    blocks += _columns(latest, {name for name, one in known.items() if one.unit == FINGERPRINT})
     blocks += _labels(folder)
     blocks += [block for name in DOCUMENTS for block in _document(folder, name)]
     blocks += _results(folder)
@@ -131,7 +125,7 @@ def page(story: Story) -> str:
         body.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></section>")
         if at == 0 and story.curves:
             body.append("<section><h2>Curves</h2><div class=charts>")
-            body += [_svg(curve) for curve in story.curves]
+            body += [svg(curve) for curve in story.curves]
             body.append("</div></section>")
     if story.pictures:
         body.append("<section><h2>Pictures</h2><div class=charts>")
@@ -184,13 +178,16 @@ def _trials(attempts: Sequence[Attempt]) -> Block:
     return Block("Trials", ("arm", "rng_seed", "attempt", "status", "seconds", "id", "error"), rows)
 
 
-def _columns(latest: Mapping[str, Attempt]) -> list[Block]:
+def _columns(latest: Mapping[str, Attempt], fingerprints: set[str]) -> list[Block]:
+    """Over seeds, and every seed. fingerprints: quantities that say which, not how much: of those nothing is a mean."""
     found = compare.columns(latest)
     rows = []
     for one in found:
         summary = one.summary
         shown: tuple[str, ...] = ("-",) * 5
-        if summary is not None:
+        if one.quantity in fingerprints:
+            shown = (*("-",) * 4, f"none: a fingerprint, {len(set(one.values.values()))} different")
+        elif summary is not None:
             held = summary.interval
             interval = held.why if held.low is None or held.high is None else f"{held.low:.6g} to {held.high:.6g}"
             shown = (
@@ -249,7 +246,8 @@ def _document(folder: Path, name: str) -> list[Block]:
 
 
 def _results(folder: Path) -> list[Block]:
-    """Of results.json: what rules without a model reach, and what came of each fault that was planted on purpose."""
+    """Of results.json: what rules without a model reach, where a metric stands among them (`scale`: records of
+    `baselines.place`), and what came of each fault that was planted on purpose."""
     try:
         told = json.loads((folder / bundle.RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -270,7 +268,11 @@ def _results(folder: Path) -> list[Block]:
             for one in faults
             if isinstance(one, Mapping)
         ]
-    return [_records("Baselines", told.get("baselines")), _records("Faults on purpose", faults)]
+    return [
+        _records("Baselines", told.get("baselines")),
+        _records("On the scale of the baselines", told.get("scale")),
+        _records("Faults on purpose", faults),
+    ]
 
 
 def _records(title: str, told: Any, note: str = "") -> Block:
@@ -311,42 +313,6 @@ def _pictures(folder: Path) -> tuple[tuple[str, bytes], ...]:
     return tuple(found)
 
 
-def _svg(curve: Curve) -> str:
-    """Lines over their index; points that are not finite break a line."""
-    width, height, left, low_edge = 420, 220, 62, 190
-    finite = [x for line in curve.lines.values() for x in line if math.isfinite(x)]
-    if not finite:
-        return f"<figure><figcaption>{_safe(curve.quantity)}: no finite point</figcaption></figure>"
-    low, high = min(finite), max(finite)
-    log = low > 0 and math.log10(high / low) > DECADES
-    place = math.log10 if log else float
-    bottom, span = place(low), (place(high) - place(low)) or 1.0
-    longest = max(len(line) for line in curve.lines.values())
-    paths = []
-    for at, (label, line) in enumerate(curve.lines.items()):
-        every = max(1, len(line) // POINTS)
-        move, path = True, []
-        for i in [*range(0, len(line) - 1, every), len(line) - 1]:
-            if not math.isfinite(line[i]):
-                move = True
-                continue
-            x = left + (width - left - 8) * i / max(1, longest - 1)
-            y = low_edge - (low_edge - 12) * (place(line[i]) - bottom) / span
-            path.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
-            move = False
-        paths.append(f'<path class="c{at % 6}" d="{"".join(path)}"><title>{_safe(label)}</title></path>')
-    names = "; ".join(list(curve.lines)[:6]) + (f" and {len(curve.lines) - 6} more" if len(curve.lines) > 6 else "")
-    return (
-        f'<figure><figcaption>{_safe(curve.quantity)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{_safe(curve.quantity)}: {_safe(names)}"><line x1="{left}" y1="{low_edge}" x2="{width - 8}" '
-        f'y2="{low_edge}"/><line x1="{left}" y1="12" x2="{left}" y2="{low_edge}"/>{"".join(paths)}'
-        f'<text x="{left - 6}" y="18" class="e">{high:.4g}</text>'
-        f'<text x="{left - 6}" y="{low_edge}" class="e">{low:.4g}</text>'
-        f'<text x="{left}" y="210">0</text><text x="{width - 8}" y="210" class="e">{longest - 1}</text></svg>'
-        f"<p class=note>{'logarithmic; ' if log else ''}{_safe(names)}</p></figure>"
-    )
-
-
 def _measured(values: Mapping[str, Sequence[Any]]) -> str:
     return "; ".join(f"seed {seed}: {' / '.join(_shown(one) for one in row)}" for seed, row in list(values.items())[:8])
 
@@ -373,11 +339,6 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _safe(text: str) -> str:
-    hidden = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text)
-    return html.escape(hidden, quote=True)
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
