@@ -52,7 +52,7 @@ class Fault:
 TARGET = """            with torch.no_grad():
                 next_target = self.target.model(following).float()
                 next_online = self.compute(following).float() if args.double else None
-            target = td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
+            target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
 """
 CLEAR = "            self.optimizer.zero_grad(set_to_none=True)\n"
 BACKWARD = "            loss = self.engine.backward(states, (batch.action, target))\n"
@@ -64,7 +64,7 @@ ADAM = """        self.optimizer = torch.optim.Adam(
         )
 """
 SHADOW = "        self.target = Shadow(self.compute, make=lambda: network(args, simulator, self.dtype))\n"
-LOSS = "        return td_loss(q.float(), action, target, scale=args.seed_scale)\n"
+LOSS = "        return rl.td_loss(q.float(), action, target, scale=args.seed_scale)\n"
 SUM = '        self.sums["loss"] += float(loss)\n'
 SYNC = "            self.target.sync()\n"
 GREEDY = """        with torch.no_grad():
@@ -74,8 +74,9 @@ RESTORE = (
     "        optimizer_state.restore(self.optimizer, self.online.named_parameters(), "
     'parts["optimizer"], facts["optimizer"])\n'
 )
-MLP = "    return mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)\n"
-DROPOUT = """    net = mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)
+MLP = "    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)\n"
+DROPOUT = """    size = math.prod(simulator.observation_shape)
+    net = rl.mlp_q_network(size, simulator.actions).to(args.device, dtype)
     return nn.Sequential(*net[:-1], nn.Dropout(0.1), net[-1])
 """
 

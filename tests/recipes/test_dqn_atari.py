@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file
 
 from gradledger.core.errors import UsageError
-from gradledger.recipes import dqn_atari
+from gradledger.recipes import _dqn_state, dqn_atari
 from gradledger.recipes.dqn_atari import PRESETS, Args, Run, network, train
 from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss
 from gradledger.sweep import Sweep
-from gradledger.train import CheckpointError, PlainBackward
+from gradledger.train import CheckpointError, PlainBackward, checkpoint
 
 CARTPOLE: dict[str, Any] = {
     "preset": "smoke",
@@ -183,7 +183,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dqn_atari.checkpoint, "save_file", full)
+        patch.setattr(checkpoint, "save_file", full)
         told = train(Args(**{**CARTPOLE, "total_steps": 700}, out=tmp_path / "run"))
     assert told["failed_checkpoints"] == 2
     assert "the run goes on" in capsys.readouterr().err
@@ -236,13 +236,13 @@ def test_a_run_loaded_between_two_ticks_goes_on_to_the_bit(tmp_path: Path) -> No
     saved, ticks = {}, 45
     for tick in range(ticks):
         if tick in (1, 18, 32, 33):  # lane 0 pads at 31
-            one.save()
-            saved[tick] = dqn_atari.checkpoint.load(tmp_path / "checkpoints")
+            _dqn_state.save(one)
+            saved[tick] = checkpoint.load(tmp_path / "checkpoints")
         one.tick()
     end = one.lanes.state()[0]
     for tick, loaded in saved.items():
         two = Run(args)
-        two.load(loaded)
+        _dqn_state.load(two, loaded)
         for _ in range(tick, ticks):
             two.tick()
         assert two.counters == one.counters

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gradledger.recipes import _folder, dqn_atari
+from gradledger.recipes import _dqn_begin, _folder, dqn_atari
 from gradledger.recipes._threads import Calibration
 from gradledger.recipes.dqn_atari import Args, Run, train
 
@@ -141,7 +141,7 @@ def test_pictures_threads_and_scalars_change_nothing_of_the_run(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[tuple[dict[str, float], int]] = []
-    real = dqn_atari.Scalars
+    real = _dqn_begin.Scalars
 
     class Listening(real):  # type: ignore[misc, valid-type]
         def write(self, row: dict[str, float], *, env_step: int) -> None:
@@ -152,8 +152,8 @@ def test_pictures_threads_and_scalars_change_nothing_of_the_run(
             update()
         return Calibration(1, {1: 0.02, 2: 0.04}, 2.0)
 
-    monkeypatch.setattr(dqn_atari, "Scalars", Listening)
-    monkeypatch.setattr(dqn_atari, "calibrate", one)
+    monkeypatch.setattr(_dqn_begin, "Scalars", Listening)
+    monkeypatch.setattr(_dqn_begin, "calibrate", one)
     out = tmp_path / "run"
     told = train(Args(**{**TINY, "pictures": True}, rng_seed=2, threads="auto", out=out))
     assert leaves(out) == leaves(alone)
@@ -230,7 +230,7 @@ def test_a_resumed_run_may_be_calibrated_again(tmp_path: Path, monkeypatch: pyte
     before = torch.get_num_threads()
     out = tmp_path / "run"
     train(Args(**TINY, out=out))
-    monkeypatch.setattr(dqn_atari, "calibrate", lambda update, most: Calibration(2, {1: 0.3, 2: 0.1}, 2.0))
+    monkeypatch.setattr(_dqn_begin, "calibrate", lambda update, most: Calibration(2, {1: 0.3, 2: 0.1}, 2.0))
     assert dqn_atari.main(["--resume", str(out), "--threads", "auto", "--total-steps", "480"]) == 0
     told = json.loads((out / "record.json").read_text())
     assert (told["args"]["threads"], told["machine"]["torch_threads"], told["calibration"]["chosen"]) == (2, 2, 2)

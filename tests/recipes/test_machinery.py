@@ -16,9 +16,10 @@ import torch
 from gradledger.core.errors import UsageError
 from gradledger.recipes import _games, _machine
 from gradledger.recipes._checks import check_device, check_numbers
+from gradledger.recipes._dqn_begin import calibrated
 from gradledger.recipes._stop import Stopped, StopWish
 from gradledger.recipes._threads import calibrate
-from gradledger.recipes.dqn_atari import Args, calibrated
+from gradledger.recipes.dqn_atari import Args, Run
 
 # ------------------------------------------------------------------------------------------------------------- Threads
 
@@ -84,8 +85,8 @@ def test_a_calibration_leaves_every_random_state(
 ) -> None:
     monkeypatch.setattr(_machine, "usable_cores", lambda: 1)
     states = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
-    monkeypatch.setattr("gradledger.recipes.dqn_atari.calibrate", lambda update, most: [update(), most])
-    assert calibrated(Args(env="CartPole-v1", precision=precision, out=tmp_path / "run"))[1] == 1  # type: ignore[arg-type, index]
+    monkeypatch.setattr("gradledger.recipes._dqn_begin.calibrate", lambda update, most: [update(), most])
+    assert calibrated(Run, Args(env="CartPole-v1", precision=precision, out=tmp_path / "run"))[1] == 1  # type: ignore[arg-type, index]
     assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
     assert list(tmp_path.iterdir()) == []
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from gradledger.core.errors import GradledgerError, UsageError
-from gradledger.recipes import _machine
+from gradledger.recipes import _dqn_state, _machine
 from gradledger.recipes.dqn_atari import Args, Run, score
 from gradledger.rl.explore import random_actions
 
@@ -186,17 +186,7 @@ def _play(run: Run, rng: np.random.Generator) -> None:
     frames, starts = run.lanes.frames, run.lanes.starts
     actions = random_actions(run.args.lanes, run.lanes.simulator.actions, rng)
     step = run.lanes.step(actions)
-    run.replay.add(
-        frames,
-        actions,
-        step.rewards,
-        step.terminated,
-        step.truncated,
-        life_lost=step.life_lost,
-        valid=step.valid,
-        starts=starts,
-    )
-    run.seen.push(step.next_frames, step.starts)
+    _dqn_state.remember(run, frames, starts, actions, step)
     run.counters.env_step += int(step.valid.sum())
 
 

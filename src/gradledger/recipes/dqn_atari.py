@@ -20,12 +20,9 @@ that the target network is synced by environment steps.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,43 +35,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from gradledger.recipes import _folder, _games, _machine, _main, _pictures, _statistics
-from gradledger.recipes._checks import check_device, check_numbers, refused
+from gradledger import rl
+from gradledger.recipes import _dqn_begin, _dqn_state, _dqn_told, _folder, _games, _main, _statistics
 from gradledger.recipes._clock import Clock
 from gradledger.recipes._command_line import option
-from gradledger.recipes._progress import Progress, Status
+from gradledger.recipes._progress import Progress
 from gradledger.recipes._registry import Recipe
 from gradledger.recipes._stop import StopWish
 from gradledger.recipes._tensorboard import Scalars
-from gradledger.recipes._threads import Calibration, calibrate
-from gradledger.rl import (
-    AtariSimulator,
-    AtariSpec,
-    Batch,
-    Counters,
-    Evaluation,
-    FrameStack,
-    GymSimulator,
-    GymSpec,
-    Lanes,
-    LaneSpec,
-    LinearSchedule,
-    Replay,
-    ReplaySpec,
-    Simulator,
-    atari_q_network,
-    epsilon_greedy,
-    evaluate,
-    mlp_q_network,
-    td_loss,
-    td_target,
-)
 from gradledger.rl.explore import random_actions
 from gradledger.sweep import Sweep
-from gradledger.train import CheckpointError, GradientEngine, PlainBackward, Shadow, checkpoint, optimizer_state, seed
+from gradledger.train import GradientEngine, PlainBackward, Shadow, checkpoint, seed
 
 RECIPE = Recipe(
     presets={
@@ -144,19 +117,7 @@ class Args:
 
     def check(self) -> None:
         """Refuse what cannot run, by name."""
-        counts = (
-            "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
-            "eval_episodes log_every checkpoint_every threads learning_starts"
-        )
-        shares = "gamma sticky epsilon_first epsilon_last eval_epsilon"
-        check_numbers(self, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
-        if self.learning_starts >= self.total_steps:
-            raise refused(
-                f"learning_starts={self.learning_starts} of total_steps={self.total_steps}: no update would be made",
-                "a run that learns",
-                f"--learning-starts {max(self.total_steps // 10, 1)}, or --preset smoke for a short run",
-            )
-        check_device(self.device)
+        _dqn_begin.check(self)
 
     @property
     def is_atari(self) -> bool:
@@ -182,28 +143,28 @@ PRESETS: dict[str, dict[str, Any]] = {
 # --------------------------------------------------------------------------------------------------------- Environment
 
 
-def environment(args: Args, *, lanes: int, rng_seed: int, stagger: int = 0) -> Lanes:
+def environment(args: Args, *, lanes: int, rng_seed: int, stagger: int = 0) -> rl.Lanes:
     """Lanes of the game; another `rng_seed` gives an independent set."""
-    simulator: Simulator = (
-        AtariSimulator(AtariSpec(args.env, lanes=lanes, sticky=args.sticky))
+    simulator: rl.Simulator = (
+        rl.AtariSimulator(rl.AtariSpec(args.env, lanes=lanes, sticky=args.sticky))
         if args.is_atari
-        else GymSimulator(GymSpec(args.env, lanes=lanes))
+        else rl.GymSimulator(rl.GymSpec(args.env, lanes=lanes))
     )
-    return Lanes(simulator, LaneSpec(rng_seed, args.max_episode_steps, stagger=stagger))
+    return rl.Lanes(simulator, rl.LaneSpec(rng_seed, args.max_episode_steps, stagger=stagger))
 
 
 # -------------------------------------------------------------------------------------------------------------- Blocks
 
 
-def network(args: Args, simulator: Simulator, dtype: torch.dtype) -> nn.Sequential:
+def network(args: Args, simulator: rl.Simulator, dtype: torch.dtype) -> nn.Sequential:
     """The Q-network as a chain of blocks; convolutions keep their channels last in memory."""
     if args.is_atari:
-        net = atari_q_network(simulator.actions, stack=args.stack, dtype=dtype)
+        net = rl.atari_q_network(simulator.actions, stack=args.stack, dtype=dtype)
         for parameter in net.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         return net.to(args.device)
-    return mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)
+    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)
 
 
 def loss_of(args: Args) -> Any:
@@ -211,7 +172,7 @@ def loss_of(args: Args) -> Any:
 
     def loss(q: Tensor, wanted: tuple[Tensor, Tensor]) -> Tensor:
         action, target = wanted
-        return td_loss(q.float(), action, target, scale=args.seed_scale)
+        return rl.td_loss(q.float(), action, target, scale=args.seed_scale)
 
     return loss
 
@@ -245,22 +206,10 @@ class Run:
         self.engine: GradientEngine = (
             Sweep(self.compute, loss) if args.engine == "sweep" else PlainBackward(self.compute, loss)
         )
-        self.replay = Replay(
-            ReplaySpec(
-                capacity=args.replay,
-                lanes=args.lanes,
-                observation_shape=simulator.observation_shape,
-                dtype=str(simulator.dtype),
-                stack=self.stack,
-                n_step=args.n_step,
-                gamma=args.gamma,
-                reward_clip=args.reward_clip,
-                life_loss_terminates=args.life_loss_terminates,
-            )
-        )
-        self.schedule = LinearSchedule(args.epsilon_first, args.epsilon_last, args.epsilon_steps)
+        self.replay = _dqn_state.replay(args, simulator, stack=self.stack)
+        self.schedule = rl.LinearSchedule(args.epsilon_first, args.epsilon_last, args.epsilon_steps)
         self.rng = {name: seed.generator(args.rng_seed, name) for name in ("actions", "replay")}
-        self.counters = Counters()
+        self.counters = rl.Counters()
         self.returns: deque[float] = deque(maxlen=100)
         self.sums = {"updates": 0.0, "loss": 0.0, "norm": 0.0}  # since the last row of metrics.csv
         self.clock = Clock(args.device)
@@ -268,7 +217,7 @@ class Run:
         self.scalars = Scalars(args.out, wanted=False)
         self.calibration: dict[str, Any] | None = None  # how --threads auto came to its choice
         self.failed_checkpoints = 0
-        self.seen = FrameStack(self.lanes.reset(), stack=self.stack)
+        self.seen = rl.FrameStack(self.lanes.reset(), stack=self.stack)
 
     def publish(self) -> None:
         """Copy the master weights into the network that runs."""
@@ -297,7 +246,7 @@ class Run:
         with self.clock("acting"):
             if learning:
                 epsilon = self.schedule.at(before)
-                actions = epsilon_greedy(
+                actions = rl.epsilon_greedy(
                     self.greedy(self.seen.array), epsilon, self.lanes.simulator.actions, self.rng["actions"]
                 )
             else:
@@ -309,38 +258,17 @@ class Run:
         with self.clock("environment"):
             step = self.lanes.receive()
         with self.clock("replay"):
-            self.replay.add(
-                frames,
-                actions,
-                step.rewards,
-                step.terminated,
-                step.truncated,
-                life_lost=step.life_lost,
-                valid=step.valid,
-                starts=starts,
-            )
-            self.seen.push(step.next_frames, step.starts)
+            _dqn_state.remember(self, frames, starts, actions, step)
         counters.env_step += int(step.valid.sum())
         counters.frame = counters.env_step * self.lanes.simulator.frame_skip
         counters.episode += len(step.episodes)
         self.returns.extend(episode.episode_return for episode in step.episodes)
-        for episode in step.episodes:
-            self.scalars.write({"return/episode": episode.episode_return}, env_step=counters.env_step)
-            _folder.append(
-                args.out / _folder.EPISODES,
-                {
-                    "env_step": counters.env_step,
-                    "lane": episode.lane,
-                    "return": episode.episode_return,
-                    "length": episode.length,
-                    "truncated": int(episode.truncated),
-                },
-            )
+        _dqn_told.episodes(self, step.episodes)
         if learning and before // args.target_sync != counters.env_step // args.target_sync:
             self.target.sync()
             counters.target_sync += 1
         if before // args.log_every != counters.env_step // args.log_every:
-            self.log()
+            _dqn_told.metrics(self)
 
     def update(self) -> None:
         """One batch out of the replay, and one step of Adam on it."""
@@ -348,7 +276,7 @@ class Run:
             batch = self.replay.sample(self.args.batch, self.rng["replay"]).to(self.args.device)
         self.learn(batch)
 
-    def learn(self, batch: Batch) -> None:
+    def learn(self, batch: rl.Batch) -> None:
         """One step of Adam: clear, target, backward, clip, step."""
         args = self.args
         with self.clock("batch"):
@@ -357,7 +285,7 @@ class Run:
             with torch.no_grad():
                 next_target = self.target.model(following).float()
                 next_online = self.compute(following).float() if args.double else None
-            target = td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
+            target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.engine.backward(states, (batch.action, target))
             self.collect_gradients()
@@ -376,123 +304,17 @@ class Run:
                 master.grad = None if mine.grad is None else mine.grad.float()
                 mine.grad = None
 
-    def log(self) -> None:
-        """One row of metrics: means since the row before."""
-        updates = self.sums["updates"] or math.nan
-        status, norm = self.status(), self.sums["norm"] / updates
-        row: dict[str, Any] = {
-            **self.counters.state(),
-            "epsilon": status.epsilon,
-            "loss": status.loss,
-            "gradient_norm": norm,
-            "return_20": status.return_20,
-            "return_100": status.return_100,
-            "seconds": round(status.seconds, 3),
-        }
-        _folder.append(self.args.out / _folder.METRICS, row)
-        shown = {"return/last_20": status.return_20, "return/last_100": status.return_100, "loss": status.loss}
-        shown |= {"gradient_norm": norm, "epsilon": status.epsilon}
-        self.scalars.write(shown, env_step=status.env_step)
-        self.progress.log(status)
-        self.sums = dict.fromkeys(self.sums, 0.0)
-
-    def status(self) -> Status:
-        """What is shown of the run; the loss is the mean since the last row of metrics."""
-        counters, recent = self.counters, list(self.returns)
-        return Status(
-            env_step=counters.env_step,
-            optimizer_step=counters.optimizer_step,
-            episode=counters.episode,
-            return_20=float(np.mean(recent[-20:])) if recent else math.nan,
-            return_100=float(np.mean(recent)) if recent else math.nan,
-            loss=self.sums["loss"] / (self.sums["updates"] or math.nan),
-            epsilon=self.schedule.at(counters.env_step) if counters.env_step >= self.args.learning_starts else 1.0,
-            seconds=self.clock.total(),
-        )
-
-    # ------------------------------------------------------------------------------------------------------ Checkpoint
-
-    def save(self) -> None:
-        """Write a checkpoint. A disk that is full costs this one, not the run."""
-        with self.clock("checkpoint"):
-            lanes, lane_facts = self.lanes.state()
-            replay, replay_facts = self.replay.state()
-            states, random_facts = seed.capture(self.rng)
-            moments, optimizer_facts = optimizer_state.capture(self.optimizer, self.online.named_parameters())
-            parts = {
-                "model": self.online.state_dict(),
-                "target": self.target.model.state_dict(),
-                "optimizer": moments,
-                "replay": replay,
-                "random": states,
-                "lanes": {name: torch.from_numpy(array) for name, array in lanes.items()},
-                "seen": {"frames": torch.from_numpy(self.seen.state())},
-            }
-            facts = {
-                "args": _folder.plain(self.args),
-                "calibration": self.calibration,
-                "counters": self.counters.state(),
-                "returns": list(self.returns),
-                "sums": self.sums,
-                "lanes": lane_facts,
-                "replay": replay_facts,
-                "random": random_facts,
-                "optimizer": optimizer_facts,
-                "clock": self.clock.spent,
-                "tables": _folder.sizes(self.args.out),
-            }
-            try:
-                checkpoint.save(self.args.out / _folder.CHECKPOINTS, self.counters.env_step, parts, facts)
-            except CheckpointError as error:
-                self.failed_checkpoints += 1
-                print(f"no checkpoint at {self.counters.env_step} steps, the run goes on: {error}", file=sys.stderr)
-
-    def load(self, saved: checkpoint.Checkpoint) -> None:
-        """Take over a checkpoint; the lanes play their logs again."""
-        parts, facts = saved.parts, saved.facts
-        self.online.load_state_dict(parts["model"])
-        self.publish()
-        self.target.model.load_state_dict(parts["target"])
-        optimizer_state.restore(self.optimizer, self.online.named_parameters(), parts["optimizer"], facts["optimizer"])
-        self.replay.load_state(parts["replay"], facts["replay"])
-        self.lanes.load_state({name: tensor.numpy() for name, tensor in parts["lanes"].items()}, facts["lanes"])
-        self.seen.load_state(parts["seen"]["frames"].numpy())
-        seed.restore(parts["random"], facts["random"], self.rng)
-        self.counters = Counters.from_state(facts["counters"])
-        self.returns.extend(facts["returns"])
-        self.sums = dict(facts["sums"])
-        self.clock.spent = dict(facts["clock"])
-        self.calibration = facts.get("calibration")
-        _folder.cut_back(self.args.out, facts["tables"])
-
-
-def calibrated(args: Args) -> Calibration:
-    """How many threads make the update of such a run fastest, on a run of its own; every random state is put back."""
-    states = seed.capture()
-    scratch = Run(dataclasses.replace(args, lanes=1, replay=2 * (args.stack + args.n_step + 1), stagger=0))
-    seen, rng = scratch.seen.array, np.random.default_rng(0)
-    shape = (args.batch, *seen.shape[1:])
-    state, following = (torch.from_numpy(rng.integers(0, 256, shape).astype(seen.dtype)) for _ in range(2))
-    share = torch.from_numpy(rng.random(args.batch, dtype=np.float32))
-    action, no = torch.zeros(args.batch, dtype=torch.int64), torch.zeros(args.batch, dtype=torch.bool)
-    batch = Batch(state, action, share, following, share, action + 1, no, no).to(args.device)
-    try:
-        return calibrate(lambda: scratch.learn(batch), most=_machine.usable_cores())
-    finally:
-        scratch.lanes.close()
-        seed.restore(*states)
-
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate
 
 
-def score(run: Run) -> Evaluation:
+def score(run: Run) -> rl.Evaluation:
     """Play the configured episodes in an environment of its own, seeds that training never used."""
     episodes = run.args.eval_episodes
     lanes_count = max(count for count in range(1, 11) if episodes % count == 0)
     lanes = environment(run.args, lanes=lanes_count, rng_seed=seed.derived(run.args.rng_seed, "evaluation"))
     with run.clock("evaluation"):
-        scored = evaluate(
+        scored = rl.evaluate(
             run.greedy,
             lanes,
             episodes_per_lane=episodes // lanes_count,
@@ -510,58 +332,6 @@ def score(run: Run) -> Evaluation:
 # ---------------------------------------------------------------------------------------------------------------- Save
 
 
-def config(run: Run) -> dict[str, Any]:
-    """What is known when a run starts."""
-    return {
-        "recipe": "dqn_atari",
-        "kind": "plumbing test: shows that the parts fit, says nothing about learning"
-        if run.args.preset == "smoke"
-        else "training run",
-        "args": _folder.plain(run.args),
-        "calibration": run.calibration,
-        "versions": _machine.versions(("ale-py", "gymnasium")),
-        "machine": _machine.hardware(run.args.device),
-    }
-
-
-def record(run: Run, scored: Evaluation, pictures: dict[str, str | None]) -> dict[str, Any]:
-    """Everything that a reader needs to repeat or to doubt the run."""
-    return {
-        **config(run),
-        "completed": run.counters.state(),
-        "configured_maximum_steps": run.args.total_steps,
-        "training_environment": run.lanes.settings,
-        "returns_of_the_last_episodes": list(run.returns),
-        "evaluation": {
-            **scored.record(),
-            "interval_95": _statistics.spread(scored.returns).interval_95,
-            "interval": "Student's t over the episodes of one network; over training seeds it is another",
-        },
-        "parameters": sum(parameter.numel() for parameter in run.online.parameters()),
-        "seconds": {part: round(spent, 3) for part, spent in run.clock.spent.items()},
-        "process_peak_bytes": _machine.peak_bytes(),
-        "framework_peak_bytes": _machine.device_peak_bytes(run.args.device),
-        "failed_checkpoints": run.failed_checkpoints,
-        "input_shape": [run.args.batch, *([run.stack] if run.stack > 1 else []), *run.replay.spec.observation_shape],
-        "pictures": pictures,  # file -> why it is not there, or null
-    }
-
-
-def draw(run: Run, scored: Evaluation | None = None) -> dict[str, str | None]:
-    """The pictures: file -> why it is not there. Those of an episode only once there is one."""
-    args = run.args
-    if not args.pictures:
-        return _pictures.none("--no-pictures")
-    title = f"dqn_atari: {args.env}, preset {args.preset}, {args.engine}, {args.precision}, seed {args.rng_seed}"
-    loss = f"Huber loss x {args.seed_scale}, mean per row"
-    episode = None
-    if scored is not None and scored.film is not None:
-        caption = f"{args.env}, evaluation episode of {scored.lengths[0]:,} steps, return {scored.returns[0]:g}"
-        episode = _pictures.Episode(scored.film, run.lanes.simulator.frame_skip, caption)
-    with run.clock("pictures"):
-        return _pictures.draw(args.out, title=title, loss=loss, episode=episode)
-
-
 def train(args: Args, saved: checkpoint.Checkpoint | None = None) -> dict[str, Any]:
     """A whole run. Returns the record that it also writes.
 
@@ -573,33 +343,7 @@ def train(args: Args, saved: checkpoint.Checkpoint | None = None) -> dict[str, A
         CheckpointError: `resume` is on and no whole checkpoint is there.
         Stopped: SIGINT or SIGTERM came; the run is saved.
     """
-    began = time.perf_counter()
-    _machine.forget_peak()
-    args.check()
-    args = dataclasses.replace(args, env=_games.resolve(args.env))
-    if not args.resume:
-        _folder.check_new(args.out, "dqn_atari")
-    elif saved is None and not _folder.begins_again(args.out):
-        saved = checkpoint.load(args.out / _folder.CHECKPOINTS)
-    found = calibrated(args) if args.threads == "auto" else None
-    run = Run(dataclasses.replace(args, threads=found.chosen) if found else args)
-    args.out.mkdir(parents=True, exist_ok=True)
-    if saved is not None:
-        for one in saved.rejected:
-            print(f"passed over {one.path.name}: {one.reason}", file=sys.stderr)
-        run.load(saved)
-        saved.parts.clear()  # as much memory as the replay, and callers hold it as long as the run lasts
-        print(f"resumed at {run.counters.env_step} steps from {saved.path.name}", flush=True)
-    elif args.resume:
-        _folder.cut_back(args.out, dict.fromkeys(_folder.TABLES, 0))
-        print("no checkpoint was written yet: begins again with the same settings", flush=True)
-    if found:
-        run.calibration = found.record()
-        print(f"calibrated: {found}", flush=True)
-    run.scalars = Scalars(args.out / "tensorboard", wanted=args.tensorboard, env_step=run.counters.env_step)
-    _folder.write_json(args.out / _folder.CONFIG, config(run))
-    _folder.write_json(args.out / _folder.ENVIRONMENT, run.lanes.settings)
-    run.clock.spent["setup"] = run.clock.spent.get("setup", 0.0) + time.perf_counter() - began
+    run = _dqn_begin.begin(Run, args, saved)
     try:
         loop(run)
         return finish(run)
@@ -615,28 +359,22 @@ def loop(run: Run) -> None:
         while run.counters.env_step < args.total_steps:
             before = run.counters.env_step
             run.tick()
-            run.progress.tick(run.counters.env_step, run.status)
+            run.progress.tick(run.counters.env_step, lambda: _dqn_told.status(run))
             due = before // args.checkpoint_every != run.counters.env_step // args.checkpoint_every
             if due or wish.signal_number is not None:
-                run.save()
-                draw(run)
+                _dqn_state.save(run)
+                _dqn_told.pictures(run)
             wish.raise_if_any()
 
 
 def finish(run: Run) -> dict[str, Any]:
     """Evaluate, and write what a finished run leaves."""
-    args = run.args
-    print(f"evaluates {args.eval_episodes} episodes at {run.counters.env_step} steps", flush=True)
+    print(f"evaluates {run.args.eval_episodes} episodes at {run.counters.env_step} steps", flush=True)
     scored = score(run)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in run.online.state_dict().items()},
-        args.out / "final.safetensors",
-        # One entry: several come in an order of chance, and equal runs are to end in equal files.
-        metadata={"dqn_atari": json.dumps({"env": args.env, "env_step": run.counters.env_step}, sort_keys=True)},
-    )
-    told = record(run, scored, draw(run, scored))
-    _folder.write_json(args.out / _folder.RECORD, told)
-    print(f"{told['kind']}\nreturn {_statistics.shown(scored.returns)} episodes -> {args.out}", flush=True)
+    _dqn_state.leave(run)
+    told = _dqn_told.record(run, scored, _dqn_told.pictures(run, scored))
+    _folder.write_json(run.args.out / _folder.RECORD, told)
+    print(f"{told['kind']}\nreturn {_statistics.shown(scored.returns)} episodes -> {run.args.out}", flush=True)
     return told
 
 
