@@ -222,15 +222,23 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monke
     monkeypatch.setattr(Path, "rename", watched_rename)
     save(tmp_path / "run", 1, parts(1), {})
     building = "step-000000000001.tmp"
-    # the files of the parts in any order: threads wait for them
-    assert sorted(calls[:3]) == [("fsync", name) for name in ("facts.json", "model.safetensors", "replay.safetensors")]
-    assert calls[3:] == [
-        ("fsync", "manifest.json"),
-        ("fsync", building),
-        ("rename", building),
-        ("fsync", "run"),
-        ("fsync", "LATEST.tmp"),
+    # in any order: threads wait for them
+    assert sorted(calls[:6]) == [
+        ("fsync", name)
+        for name in ("LATEST.tmp", "facts.json", "manifest.json", "model.safetensors", "replay.safetensors", building)
     ]
+    assert calls[6:] == [("rename", building), ("fsync", "run")]
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        made = save(tmp_path, 1, parts(1), {})
+    finally:
+        os.umask(before)
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in made.iterdir()} == {
+        name: "0o640" for name in ("facts.json", "manifest.json", "model.safetensors", "replay.safetensors")
+    }
 
 
 def test_the_manifest_tells_shapes_hashes_and_the_one_before(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ good one.
 A checkpoint is a folder `step-000000012345` with one safetensors file a part, `facts.json`, and, written last,
 `manifest.json` with size and SHA-256 of each file: safetensors and torch.save load a flipped byte without a word, the
 manifest does not. It also holds the shape and dtype of each tensor, the hashes of what decided the run, and the
-checkpoint before this one. The folder is built under a temporary name, every file and folder is fsynced, then it is
-renamed, and `LATEST` beside it is replaced by its name. Loading takes the newest folder that passes, whatever `LATEST`
+checkpoint before this one. The folder is built under a temporary name, every file and the folder are fsynced, all at once so
+that the disk is waited for once, then it is renamed, and `LATEST` beside it is replaced by its name. Loading takes the newest folder that passes, whatever `LATEST`
 says (that is for people and scripts); what it passed over is reported. No pickle anywhere.
 """
 
@@ -123,22 +123,18 @@ def save(
         _sweep_up(folder)
         before = next((path for path in candidates(folder) if path.name != final.name), None)
         building.mkdir()
-        files = _write(building, parts, text)
-        manifest = {
+        told = {
             "format": FORMAT,
             "step": step,
-            "files": files,
             "about": dict(about or {}),
             "parent": None if before is None else _parent(before),
         }
-        manifest["self"] = seal(manifest)
-        (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
-        _fsync(building / MANIFEST)
-        _fsync(building)
+        pointer = _write(building, parts, text, told)
         if final.exists():
             # A folder cannot be replaced in one move: the old one steps aside first, and is found again if we die here.
             final.rename(folder / f"{final.name}.old")
         building.rename(final)
+        _point(folder, pointer)
         _fsync(folder)
     except (OSError, SafetensorError) as cause:
         _sweep_up(folder)
@@ -150,7 +146,6 @@ def save(
             where=f"train.checkpoint.save to {final}",
             next_step=f"free space or choose another folder; the last checkpoint is {last}",
         ) from cause
-    _point(folder, final.name)
     _sweep_up(folder)
     good = [path for path in candidates(folder) if complaint(path, deep=False) is None]
     for path in good[keep:]:
@@ -182,29 +177,41 @@ def load(folder: Path) -> Checkpoint:
     )
 
 
-def _write(building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], facts: str) -> dict[str, dict[str, Any]]:
-    """All files but the manifest, on the disk, and what the manifest says of each.
+def _write(
+    building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], facts: str, told: dict[str, Any]
+) -> Path | None:
+    """Every file of a checkpoint, the manifest included, on the disk; gives the file that is to become `LATEST`.
 
-    A file is hashed and fsynced in two threads while the next one is written: both wait for other things than the copy.
+    A file is hashed and fsynced in threads while the next one is written, and nobody waits for one fsync before the
+    next begins: a journalling file system commits those that wait together as one.
     """
     files: dict[str, dict[str, Any]] = {}
-    with ThreadPoolExecutor(2, "gradledger-checkpoint") as pool:
-        waiting = []
+    with ThreadPoolExecutor(8, "gradledger-checkpoint") as pool:
+        path = building / FACTS
+        path.write_text(facts, encoding="utf-8")
+        mode = path.stat().st_mode & 0o777  # what the umask leaves; safetensors lets nobody else read its files
+        files[path.name] = {}
+        hashed = {path.name: pool.submit(file_digest, path)}
+        synced = [pool.submit(_fsync, path)]
         for part, tensors in parts.items():
             path = building / f"{part}.safetensors"
             save_file(_own(tensors), path)
-            waiting.append((path, pool.submit(file_digest, path), pool.submit(_fsync, path)))
+            path.chmod(mode)
+            hashed[path.name] = pool.submit(file_digest, path)
+            synced.append(pool.submit(_fsync, path))
             files[path.name] = {
                 "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
             }
-        path = building / FACTS
-        path.write_text(facts, encoding="utf-8")
-        files[path.name] = {}
-        waiting.append((path, pool.submit(file_digest, path), pool.submit(_fsync, path)))
-        for path, hashed, synced in waiting:
-            synced.result()
-            files[path.name] |= {"bytes": path.stat().st_size, "sha256": hashed.result()}
-    return files
+        pointer = _pointer(building)
+        for name, digest in hashed.items():
+            files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest.result()}
+        manifest = told | {"files": files}
+        manifest["self"] = seal(manifest)
+        (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
+        synced += [pool.submit(_fsync, building / MANIFEST), pool.submit(_fsync, building)]
+        for one in synced:
+            one.result()
+    return pointer
 
 
 def _parent(path: Path) -> dict[str, str | None]:
@@ -213,16 +220,25 @@ def _parent(path: Path) -> dict[str, str | None]:
     return {"name": path.name, "sha256": file_digest(manifest) if manifest.exists() else None}
 
 
-def _point(folder: Path, name: str) -> None:
-    """Let LATEST name this checkpoint, in one move; where the disk has no room for it, no LATEST is better than an old
-    one."""
-    building = folder / f"{LATEST}.tmp"
+def _pointer(building: Path) -> Path | None:
+    """The file that becomes `LATEST`, on the disk; None where the disk has no room for it."""
+    pointer = building.with_name(f"{LATEST}.tmp")
     try:
-        building.write_text(name + "\n", encoding="utf-8")
-        _fsync(building)
-        building.replace(folder / LATEST)
+        pointer.write_text(building.stem + "\n", encoding="utf-8")
+        _fsync(pointer)
     except OSError:
-        for path in (building, folder / LATEST):
+        return None
+    return pointer
+
+
+def _point(folder: Path, pointer: Path | None) -> None:
+    """Let LATEST name the new checkpoint, in one move; where that fails, no LATEST is better than an old one."""
+    try:
+        if pointer is None:
+            raise FileNotFoundError(LATEST)
+        pointer.replace(folder / LATEST)
+    except OSError:
+        for path in (folder / f"{LATEST}.tmp", folder / LATEST):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
