@@ -51,8 +51,9 @@ class Watch:
     `program`, `argv`: told in the report; `select`, `ignore`: rules by code, name or series letter; `store`: path of
     a new ledger file (None: nothing is written); `listeners`: called with each fact that the rules see, and the world
     that has just taken it; `full`: iterations to be watched in full besides the sampled ones, and then every fact is
-    passed on, however alike its iteration is to others (nothing is stored); `place`: (rank, ranks) when a launcher has
-    started several such processes: rank 0 takes in what the others find, and reports.
+    passed on, however alike its iteration is to others (nothing is stored); `oracle`: explain consumed gradients by
+    gradients computed again on copies, in the first iterations and in two out of every so many (0: off); `place`:
+    (rank, ranks) when a launcher has started several such processes: rank 0 takes in what the others find, and reports.
     """
 
     def __init__(
@@ -65,8 +66,17 @@ class Watch:
         store: Path | None = None,
         listeners: Sequence[Listener] = (),
         full: range | None = None,
+        oracle: int = 0,
         place: tuple[int, int] | None = None,
     ) -> None:
+        if isinstance(oracle, bool) or not isinstance(oracle, int) or oracle < 0:
+            raise UsageError(
+                got=f"oracle={oracle!r}",
+                wanted="a whole number: every how many iterations (0: off)",
+                where="gradledger.watch.watch",
+                next_step="oracle=10 looks at the first iterations and at two out of every ten",
+            )
+        self._oracle = oracle
         self._place = place
         self._program, self._argv = program, tuple(argv)
         self._judge = Judge(select=select, ignore=ignore, listeners=listeners)
@@ -114,6 +124,7 @@ class Watch:
         if self.store is not None:
             session.folder, session.program = str(self.store.parent), self._program
             session.start_rank = watch_rank if self._place is None else None
+        session.oracle = self._oracle
         session.install()
         _active = self
         _forks.register()
@@ -248,13 +259,17 @@ class Watch:
         return ThinSink(self._judge.put)
 
 
-def watch(*, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path | None = None) -> Watch:
+def watch(
+    *, select: Sequence[str] = (), ignore: Sequence[str] = (), store: Path | None = None, oracle: int = 0
+) -> Watch:
     """Audit a block of code: ``with watch() as w: ...``, then `w.findings` or `w.report()`.
 
-    `select`, `ignore`: rules by code, name or series letter; `store`: path of a ledger file to write.
-    Raises UsageError when `select` or `ignore` names no rule.
+    `select`, `ignore`: rules by code, name or series letter; `store`: path of a ledger file to write; `oracle`:
+    every how many iterations the oracle explains the consumed gradients (0: off).
+    Raises UsageError when `select` or `ignore` names no rule, or `oracle` is no whole number.
     """
-    return Watch(program=sys.argv[0] if sys.argv else "", argv=sys.argv[1:], select=select, ignore=ignore, store=store)
+    program = sys.argv[0] if sys.argv else ""
+    return Watch(program=program, argv=sys.argv[1:], select=select, ignore=ignore, store=store, oracle=oracle)
 
 
 def render_text(report: Report) -> str:

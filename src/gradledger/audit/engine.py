@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradledger.audit import registry, suppress
+from gradledger.audit import oracle, registry, suppress
 from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.report import Note, Report
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
@@ -149,6 +149,7 @@ class Judge:
             names={r.rule.key: r.rule.name for r in self._registry.rules},
             events=self._events,
             sampled=sampled,
+            oracle=oracle.summary(self.world),
         )
 
     def _of_ranks(self, findings: list[Finding]) -> list[Finding]:

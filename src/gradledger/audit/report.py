@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradledger.audit.compare import Comparison
+from gradledger.audit.oracle import Summary
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked, Severity
 from gradledger.audit.story import Story
 from gradledger.core.events import RunEnded, RunStarted
@@ -42,7 +43,8 @@ class Report:
     """`findings` ordered by consequence; `checked`: printed codes of the rules that judged the run; `ended` is None
     when the run was killed before it could say how it ended; `events`: facts looked at;
     `sampled`: what was left out of a long run, in words; `story`: what pictures are drawn from, when asked for;
-    `comparison`: with a good run, when asked for; `cost`: what watching took, when known."""
+    `comparison`: with a good run, when asked for; `cost`: what watching took, when known; `oracle`: how far consumed
+    gradients were explained, when it was on."""
 
     started: RunStarted | None
     ended: RunEnded | None
@@ -57,6 +59,7 @@ class Report:
     story: Story | None = None
     comparison: Comparison | None = None
     cost: Cost | None = None
+    oracle: Summary | None = None
 
     @property
     def program(self) -> str:

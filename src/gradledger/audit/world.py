@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
+from gradledger.audit._book import Book
 from gradledger.audit._naming import root_label
 from gradledger.audit._records import CopyLink, LoaderInfo, ModuleInfo, OptimizerInfo, SchedulerInfo, TensorInfo
 from gradledger.audit._source import source_line
@@ -38,6 +39,7 @@ class World:
         self.optimizers: dict[int, OptimizerInfo] = {}
         self.schedulers: dict[int, SchedulerInfo] = {}
         self.loaders: dict[int, LoaderInfo] = {}
+        self.oracle = Book()
         self._holders: dict[int, list[int]] = {}
         self._copies: OrderedDict[tuple[object, ...], CopyLink] = OrderedDict()
         self._copies_into: dict[int, dict[tuple[object, ...], CopyLink]] = {}
@@ -69,6 +71,8 @@ class World:
             ev.Backward: self._backward,
             ev.Copied: self._copied,
             ev.DeepCopied: self._copied,
+            ev.OracleExplained: self.oracle.explained,
+            ev.OracleAbstained: self.oracle.abstained,
         }
 
     def apply(self, event: ev.Event) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -102,7 +102,7 @@ class Recorder:
         self.on_iteration: list[Callable[[int], None]] = []
         self.detail_allowed = True
         self.detail = True
-        self.wanted = range(0)  # iterations to be watched in full whatever the sampling says
+        self.wanted: Container[int] = range(0)  # iterations to be watched in full whatever the sampling says
         self._suspicion_until = -1
         self._phases: Counter[tuple[str, int]] = Counter()
         self._phase_calls_left = 0

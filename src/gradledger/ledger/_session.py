@@ -42,6 +42,8 @@ class Session:
     start_rank: Callable[[str, str], None] | None = None
     folder: str = ""
     program: str = ""
+    # given too: the oracle recomputes gradients of the first iterations and of every so many; 0: it is off
+    oracle: int = 0
     # written by probes/optimizers.py: numbers of all tensors that an optimizer holds
     held: set[int] = field(default_factory=set)
     know_optimizer: Callable[[torch.optim.Optimizer, Site], int] = lambda optimizer, site: 0
@@ -64,12 +66,13 @@ class Session:
     # written by probes/graphs.py: many calls wait for what becomes of their graphs
     many_calls: Callable[[], None] = _nothing
     # anyone may append: called when the program itself calls a module (call, module, inputs); before a backward or a
-    # step writes, after a step, when a root was walked, at the end
+    # step writes, after a step, when a root was walked, a pass has filled gradients (number, roots, line), at the end
     at_call: list[Callable[[Call, torch.nn.Module, tuple[Any, ...]], None]] = field(default_factory=list)
     at_backward: list[Callable[[], None]] = field(default_factory=list)
     at_step: list[Callable[[list[torch.Tensor], Site], None]] = field(default_factory=list)
     step_done: list[Callable[[], None]] = field(default_factory=list)
     at_root: list[Callable[[torch.Tensor, Site], None]] = field(default_factory=list)
+    at_pass: list[Callable[[int, list[torch.Tensor], Site], None]] = field(default_factory=list)
     at_end: list[Callable[[], None]] = field(default_factory=list)
     _undos: list[Callable[[], None]] = field(default_factory=list)
 
@@ -99,6 +102,11 @@ class Session:
         with unseen():
             for call in self.at_root:
                 call(root, site)
+
+    def pass_walked(self, number: int, roots: list[torch.Tensor], site: Site) -> None:
+        """A reverse pass from `roots` has filled gradients."""
+        for call in self.at_pass:
+            call(number, roots, site)
 
     def install(self) -> None:
         """Install every probe.  A probe that cannot be installed is counted as a failure; the others go on."""

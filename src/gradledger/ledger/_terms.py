@@ -19,7 +19,8 @@ _MAX_TERMS = 64
 
 @dataclass(slots=True)
 class Part:
-    """One additive operand while it is being unfolded.  `weights`: graph-free scalars that multiply or divide it."""
+    """One additive operand while it is being unfolded.  `weights`: graph-free scalars that multiply it, and those that
+    divide it as negative tokens."""
 
     token: int | None
     number: float | None
@@ -58,7 +59,7 @@ def unfold(trace: Trace, root: int) -> list[Part]:
                     parts.append(Part(token, None, factor, op.site, weights))
                 else:
                     weight = int(right) if inner == int(left) else int(left)
-                    todo.append((inner, factor, (*weights, weight)))
+                    todo.append((inner, factor, (*weights, weight if op.name == "mul" else -weight)))
             else:
                 inner = int(left if is_ref(left) else right)
                 number = right if is_ref(left) else left

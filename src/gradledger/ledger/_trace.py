@@ -14,6 +14,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
@@ -26,7 +27,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._identity import Ref, WeakTable
 from gradledger.ledger._mode import Mode
-from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, VIEWS, canonical, is_inplace
+from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, MIXTURES, VIEWS, canonical, is_inplace
 from gradledger.ledger._operations import (
     Alias,
     AliasWrite,
@@ -66,6 +67,7 @@ class Listeners:
     )
     user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
     made: list[Callable[[Op, list[Value], Any, list[torch.Tensor]], None]] = field(default_factory=list)
+    ran: list[Callable[[Any, tuple[Any, ...], dict[str, Any], Op, list[Value]], None]] = field(default_factory=list)
 
 
 class Trace:
@@ -359,6 +361,8 @@ class Trace:
                 listener(op, results, args)
             for look_at in self.listeners.made:
                 look_at(op, results, args, outs)
+            for ran in self.listeners.ran:
+                ran(func, args, kwargs, op, results)
         if self.listeners.user_frame:
             frame = _site.user_frame(2)
             if frame is not None and id(frame) not in self._frames_seen and frame.f_code.co_argcount:
@@ -475,8 +479,8 @@ class Trace:
                 if leaf != own:
                     return self.recorder.tensors.get(leaf), weight
                 continue
-            if value.op is None:
-                continue
+            if value.op is None or value.op.name in MIXTURES or not value.floating:
+                continue  # weights that data went through, or that chose something, are no copy of them
             factor = weight
             for operand in value.op.operands:
                 if isinstance(operand, (int, float)) and not isinstance(operand, Token):
@@ -506,6 +510,9 @@ class Trace:
                 self._enter(self.tokens.renumber(out), out, op) if self.tokens.find(out) is None else self.value_of(out)
             )
             self._note_aliases(op, attribute, [tensor], op.ins, [out], [result])
+            with unseen():
+                for ran in self.listeners.ran:
+                    ran(attrgetter(attribute), (tensor,), {}, op, [result])
 
     def was_set(self, attribute: str, tensor: torch.Tensor, new: Any, before: Any) -> None:
         """A tensor attribute was written by the program."""

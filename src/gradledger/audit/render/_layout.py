@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradledger.audit import oracle
 from gradledger.audit._phrases import times
 from gradledger.audit._source import source_lines
 from gradledger.audit.report import Report
@@ -21,6 +22,7 @@ RELATED_SHOWN = 5
 EVIDENCE_SHOWN = 8
 REASONS_SHOWN = 8
 DIFFERENCES_SHOWN = 12
+ORACLE = "oracle"  # its key among the evidence
 LONGEST = 60  # characters of one piece of evidence
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
@@ -31,6 +33,7 @@ def layout(report: Report, *, width: int = 80, footer: Sequence[str] = (), ascii
         *_verdict(report, width),
         *_findings(report, width, ascii_only),
         *_compared(report, width),
+        *_oracle(report, width, ascii_only),
         *_end(report, width, footer),
     ]
 
@@ -76,9 +79,16 @@ def run_line(report: Report) -> str:
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
-    """ "multiple 120, tensors 4"."""
-    told = [(k, v) for k, v in evidence.items() if v is not None and v != "" and v != [] and v != ()]
+    """ "multiple 120, tensors 4".  What the oracle says is a line of its own (`oracle_text`)."""
+    told = [
+        (k, v) for k, v in evidence.items() if v is not None and v != "" and v != [] and v != () and k != ORACLE
+    ]  # fmt: skip
     return ", ".join(f"{k.replace('_', ' ')} {_value(v)}" for k, v in told[:EVIDENCE_SHOWN])
+
+
+def oracle_text(evidence: Mapping[str, Any]) -> str:
+    """ "consumed = 1.00·task (train.py:41) + 2.00·penalty (train.py:42)"; "" when the oracle says nothing."""
+    return str(evidence.get(ORACLE, ""))
 
 
 def reasons(report: Report) -> list[tuple[str, str]]:
@@ -156,7 +166,8 @@ def _finding(number: int, finding: Finding, name: str, width: int, ascii_only: b
     seen = f"{finding.count} times" if finding.count > 1 else ""
     if finding.iteration is not None:
         seen += f"{', ' if seen else ''}first in iteration {finding.iteration}"
-    rows = [("seen", seen), ("evidence", evidence_text(finding.evidence))]
+    said = oracle_text(finding.evidence)
+    rows = [("seen", seen), ("evidence", evidence_text(finding.evidence)), ("oracle", _plainer(said, ascii_only))]
     related = [s for s in dict.fromkeys(finding.related) if s.file]
     for index, site in enumerate(related[:RELATED_SHOWN]):
         lines = source_lines(site.file)
@@ -166,6 +177,10 @@ def _finding(number: int, finding: Finding, name: str, width: int, ascii_only: b
     for label, text in rows:
         if text:
             yield from _row(label, text, width)
+
+
+def _plainer(text: str, ascii_only: bool) -> str:
+    return text.replace("·", "*").replace("×", "x") if ascii_only else text
 
 
 def _compared(report: Report, width: int) -> Iterator[Line]:
@@ -190,6 +205,16 @@ def _compared(report: Report, width: int) -> Iterator[Line]:
                 yield [(f"  {'':<11}{label:<6}", "dim"), (_cut(text, width - 19), "")]
     if len(rows) > DIFFERENCES_SHOWN:
         yield from _plain(f"  and {len(rows) - DIFFERENCES_SHOWN} more (all in --format json)", width)
+
+
+def _oracle(report: Report, width: int, ascii_only: bool) -> Iterator[Line]:
+    if report.oracle is None:
+        return
+    yield []
+    for text in _wrap(oracle.headline(report.oracle), width):
+        yield [(text, "bold")]
+    for text, where in oracle.rows(report.oracle):
+        yield from _plain(f"  {_plainer(text, ascii_only)}: {where}", width, indent="    ")
 
 
 def _end(report: Report, width: int, footer: Sequence[str]) -> Iterator[Line]:

@@ -14,14 +14,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gradledger._version import __version__
-from gradledger.audit import registry
+from gradledger.audit import oracle, registry
 from gradledger.audit._phrases import times
 from gradledger.audit._source import source_line, source_lines
 from gradledger.audit.render import _pictures
 from gradledger.audit.render._html import Raw, el, join, markdown, prose
 from gradledger.audit.render._layout import (
+    ORACLE,
     difference_rows,
     evidence_text,
+    oracle_text,
     place,
     reasons,
     run_line,
@@ -46,6 +48,7 @@ def render(report: Report, *, footer: Sequence[str] = ()) -> str:
     sections = [
         ("findings", "Findings", "Findings", _findings(report)),
         ("compared", "Compared", "Compared with a good run", _compared(report)),
+        ("oracle", "Oracle", "What the consumed gradients are made of", _oracle(report)),
         *_pictures.sections(report.story),
         ("coverage", "Coverage", "What was checked, and what could not be", _coverage(report)),
         ("cost", "Cost", "Cost and versions", _cost(report, footer)),
@@ -154,8 +157,10 @@ def _finding(number: int, finding: Finding, report: Report) -> Raw:
     rows += [
         (key.replace("_", " "), evidence_text({key: value})[len(key) + 1 :])
         for key, value in finding.evidence.items()
-        if value not in (None, "", [], ())
+        if value not in (None, "", [], ()) and key != ORACLE
     ]
+    if said := oracle_text(finding.evidence):
+        rows.append((ORACLE, said))
     left = join(
         el("p", _where(finding.site), class_="small") if finding.has_line else None,
         _source(finding),
@@ -286,6 +291,15 @@ def _compared(report: Report) -> Raw | None:
     if not rows:
         return el("div", head, class_="panel")
     return el("div", head, _table(("what", "of", "good run", "this run", "iteration", "line"), rows), class_="panel")
+
+
+def _oracle(report: Report) -> Raw | None:
+    found = report.oracle
+    if found is None:
+        return None
+    head = el("p", f"{oracle.headline(found).removeprefix('oracle: ')}. Gradients were computed again on copies, term ",
+              "by term, and compared with what the optimizer used.")  # fmt: skip
+    return el("div", head, _table(("what", "seen"), oracle.rows(found)), class_="panel")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Raw:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradledger.audit.oracle import Summary
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.core.site import Site
@@ -32,6 +33,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "suppressed": [_finding(s.finding, report.names) | {"reason": s.reason} for s in report.suppressed],
         "notes": [{"file": n.file, "line": n.line, "message": n.message} for n in report.notes],
         "comparison": comparison(report),
+        "oracle": _oracle(report.oracle),
         "run": {
             "complete": ended is not None,
             "exception": ended.exception if ended else "",
@@ -85,6 +87,23 @@ def comparison(report: Report) -> dict[str, Any] | None:
                 "line": d.site.line,
             }
             for d in found.differences
+        ],
+    }
+
+
+def _oracle(found: Summary | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "explained": found.explained,
+        "unexplained": found.unexplained,
+        "not_replayable": found.abstained,
+        "explanations": [
+            {"text": e.text, "iterations": e.iterations, "first": e.iteration, **_site(e.site)}
+            for e in found.explanations
+        ],
+        "reasons": [
+            {"reason": a.reason, "text": a.text, "iterations": a.iterations, **_site(a.site)} for a in found.reasons
         ],
     }
 

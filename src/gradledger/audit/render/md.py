@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradledger.audit import oracle
 from gradledger.audit.render._layout import (
     difference_rows,
     evidence_text,
     excerpt,
+    oracle_text,
     place,
     reasons,
     run_line,
@@ -23,6 +25,7 @@ def render(report: Report, *, footer: Sequence[str] = ()) -> str:
     for number, finding in enumerate(report.findings, start=1):
         parts += _finding(number, finding, report.names.get(finding.key, ""))
     parts += _compared(report)
+    parts += _oracle(report)
     for silenced in report.suppressed:
         reason = silenced.reason or "no reason given"
         parts.append(f"- allowed: {silenced.finding.key} at `{place(silenced.finding.site)}` ({reason})")
@@ -50,6 +53,13 @@ def _compared(report: Report) -> list[str]:
     return [head, "\n".join(f"| {line} |" for line in lines)]
 
 
+def _oracle(report: Report) -> list[str]:
+    if report.oracle is None:
+        return []
+    told = "\n".join(f"- {text}: {where}" for text, where in oracle.rows(report.oracle))
+    return [f"## {oracle.headline(report.oracle)}", told]
+
+
 def _finding(number: int, finding: Finding, name: str) -> list[str]:
     parts = [f"## {number}. {finding.key} {name} ({finding.severity})", finding.message]
     if finding.has_line:
@@ -61,6 +71,8 @@ def _finding(number: int, finding: Finding, name: str) -> list[str]:
         rows.append(f"- seen {finding.count} times")
     if finding.evidence:
         rows.append(f"- evidence: {evidence_text(finding.evidence)}")
+    if said := oracle_text(finding.evidence):
+        rows.append(f"- oracle: {said}")
     rows += [f"- related: `{place(site)}`" for site in dict.fromkeys(finding.related) if site.file]
     rows.append(f"- fix: `{finding.fix}`" if "\n" not in finding.fix else f"- fix:\n\n```python\n{finding.fix}\n```")
     return [*parts, "\n".join(rows)]

@@ -27,12 +27,12 @@ Clear before the backward of each step: `optimizer.zero_grad()`.
 
 from __future__ import annotations
 
-from gradledger.audit import _stale
+from gradledger.audit import _stale, oracle
 from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event
+from gradledger.core.events import Event, OracleExplained
 
 RULE = Rule(
     "G1",
@@ -61,29 +61,36 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
         site = watched.fill_site if watched.fill_site.file else watched.step_site
         whole = len(watched.tensors) >= len(optimizer.tensors)
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
-        findings.append(
-            Finding(
-                "G1",
-                "error",
-                site,
-                f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of "
-                f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
-                f"up to {watched.multiple} reverse passes at once.",
-                f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
-                related=distinct(site, (watched.step_site, optimizer.site)),
-                evidence={
-                    "steps": watched.steps,
-                    "stale_steps": watched.stale,
-                    "largest_multiple": watched.multiple,
-                    "tensors": len(watched.tensors),
-                    "signature": "growing multiple",
-                },
-                count=watched.stale,
-                subject=word,
-                iteration=watched.first,
-            )
+        finding = Finding(
+            "G1",
+            "error",
+            site,
+            f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of "
+            f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
+            f"up to {watched.multiple} reverse passes at once.",
+            f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
+            related=distinct(site, (watched.step_site, optimizer.site)),
+            evidence={
+                "steps": watched.steps,
+                "stale_steps": watched.stale,
+                "largest_multiple": watched.multiple,
+                "tensors": len(watched.tensors),
+                "signature": "growing multiple",
+            },
+            count=watched.stale,
+            subject=word,
+            iteration=watched.first,
         )
+        findings.append(oracle.weigh(finding, world, ident, _stands))
     return findings
+
+
+def _stands(event: OracleExplained) -> bool | None:
+    """Whether what an earlier step had used is in the consumed gradient."""
+    verdicts = [oracle.there(share) for share in event.shares if share.kind == "earlier"]
+    if True in verdicts:
+        return True
+    return False if verdicts and None not in verdicts else None
 
 
 def not_checked(state: _stale.State, world: World) -> str | None:

@@ -24,13 +24,15 @@ Walk the graph once, and read what is to be logged from `.grad` after it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
+from gradledger.audit import oracle
 from gradledger.audit._cycle import loss_word, optimizer_word, path_of
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, Step
+from gradledger.core.events import Backward, Event, OracleExplained, Step
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -129,26 +131,41 @@ def finish(state: State, world: World) -> list[Finding]:
             fix = f"delete {loss}.backward(...) on line {repeat.earlier.line} and read p.grad after line {site.line}"
         else:
             fix = f"walk either the sum or its parts: delete one of lines {repeat.earlier.line} and {site.line}"
-        findings.append(
-            Finding(
-                "G5",
-                "error",
-                site,
-                f"{what} without a clear in between, so `{word}` applies it {repeat.multiple}x, at "
-                f"{times(repeat.seen, 'step')}.",
-                fix,
-                related=distinct(site, (repeat.earlier, repeat.step)),
-                evidence={
-                    "steps": repeat.seen,
-                    "multiple": repeat.multiple,
-                    "same_root": repeat.whole,
-                    "signature": f"constant {repeat.multiple}x",
-                },
-                count=repeat.seen,
-                iteration=later.iteration,
-            )
+        finding = Finding(
+            "G5",
+            "error",
+            site,
+            f"{what} without a clear in between, so `{word}` applies it {repeat.multiple}x, at "
+            f"{times(repeat.seen, 'step')}.",
+            fix,
+            related=distinct(site, (repeat.earlier, repeat.step)),
+            evidence={
+                "steps": repeat.seen,
+                "multiple": repeat.multiple,
+                "same_root": repeat.whole,
+                "signature": f"constant {repeat.multiple}x",
+            },
+            count=repeat.seen,
+            iteration=later.iteration,
         )
+        test = partial(_counts, {repeat.earlier.key(), site.key()}, world)
+        findings.append(oracle.weigh(finding, world, repeat.optimizer, test))
     return findings
+
+
+def _counts(lines: set[tuple[str, int]], world: World, event: OracleExplained) -> bool | None:
+    """Whether a term that several passes of these lines walked counts more than once."""
+    verdict: bool | None = None
+    for share in event.shares:
+        walked = len(share.backwards)
+        known = {one.site.key() for b in share.backwards if (one := world.backward(b)) is not None}
+        if share.kind != "term" or walked < 2 or not known <= lines:
+            continue
+        found = oracle.at_least(share, share.written / walked, event.scale)
+        if found:
+            return True
+        verdict = found if verdict is None else verdict
+    return verdict
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -26,11 +26,13 @@ Sum every term once; when a weight of 2 is meant, write it: `loss = 2 * bc + eff
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
+from gradledger.audit import oracle
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, Term
+from gradledger.core.events import Backward, Event, OracleExplained, Term
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -83,26 +85,40 @@ def finish(state: State, world: World) -> list[Finding]:
         term, event = doubled.term, doubled.backward
         looked = state.looked[event.site.key()]
         what = f"`{term.op}` of line {term.site.line}" if term.site.file else f"a `{term.op}` term"
-        findings.append(
-            Finding(
-                "G7",
-                "error",
-                doubled.site,
-                f"The {what} stands {term.times} times in this loss, so its gradient is {term.times}x the written one; "
-                f"constant, in {doubled.seen} of {times(looked, 'reverse pass')} looked at.",
-                f"sum every term once; if a weight of {term.times} is meant, write it: {term.times} * ...",
-                related=distinct(doubled.site, (event.site, term.site)),
-                evidence={
-                    "times": term.times,
-                    "factor": term.factor,
-                    "op": term.op,
-                    "value": number(term.value) if term.value is not None else None,
-                    "seen": doubled.seen,
-                    "looked": looked,
-                    "signature": f"constant {term.times}x",
-                },
-                count=doubled.seen,
-                iteration=event.iteration,
-            )
+        finding = Finding(
+            "G7",
+            "error",
+            doubled.site,
+            f"The {what} stands {term.times} times in this loss, so its gradient is {term.times}x the written one; "
+            f"constant, in {doubled.seen} of {times(looked, 'reverse pass')} looked at.",
+            f"sum every term once; if a weight of {term.times} is meant, write it: {term.times} * ...",
+            related=distinct(doubled.site, (event.site, term.site)),
+            evidence={
+                "times": term.times,
+                "factor": term.factor,
+                "op": term.op,
+                "value": number(term.value) if term.value is not None else None,
+                "seen": doubled.seen,
+                "looked": looked,
+                "signature": f"constant {term.times}x",
+            },
+            count=doubled.seen,
+            iteration=event.iteration,
         )
+        findings.append(oracle.weigh(finding, world, None, partial(_counts, term)))
     return findings
+
+
+def _counts(term: Term, event: OracleExplained) -> bool | None:
+    """Whether the term's gradient is in the consumed one more than once."""
+    shares = [s for s in event.shares if s.kind == "term" and s.op == term.op and s.site.key() == term.site.key()]
+    once = [s for s in shares if s.backwards == shares[0].backwards]
+    for share in once:  # one tensor that stands there several times
+        if abs(share.written) > 1.5 * abs(term.factor):
+            return oracle.at_least(share, share.written / term.times, event.scale)
+    if len(once) < 2:
+        return None
+    ties = {share.tied for share in once}  # made several times over: equal gradients, or different ones after all
+    if ties == {0}:
+        return False if all(share.bound < abs(share.written) / 2 for share in once) else None
+    return True if len(ties) == 1 else None

@@ -29,13 +29,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 
+from gradledger.audit import oracle
 from gradledger.audit._cycle import Path, loss_word, optimizer_word
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._windows import Weight, Window, weight_of, window_of
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, LoaderEpoch, Step
+from gradledger.core.events import Backward, Event, LoaderEpoch, OracleExplained, Step
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -152,8 +154,18 @@ def finish(state: State, world: World) -> list[Finding]:
             continue  # sums, some of which happen to have as many elements as they are divided by
         finding = _judge(line, k, windows, world)
         if finding is not None:
-            findings.append(finding)
+            findings.append(oracle.weigh(finding, world, optimizer, partial(_undivided, line, k)))
     return findings
+
+
+def _undivided(line: _Line, k: int, event: OracleExplained) -> bool | None:
+    """Whether the means of several passes are in the consumed gradient with the weights written in their losses."""
+    shares = [s for s in event.shares if s.kind == "term" and s.site.key() == line.term.key()]
+    if len({s.backwards for s in shares}) < 2 or any(s.bound >= abs(s.written) / 2 for s in shares):
+        return None
+    if event.fit == "written":
+        return True
+    return False if event.fit == "scaled" and abs(event.scale * k - 1) < 1e-3 else None
 
 
 def _judge(line: _Line, k: int, windows: int, world: World) -> Finding | None:

@@ -28,11 +28,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
+from gradledger.audit import oracle
 from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, Step, Term
+from gradledger.core.events import Backward, Event, OracleExplained, Step, Term
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -120,8 +122,15 @@ def finish(state: State, world: World) -> list[Finding]:
             continue
         if constant.term.kind == "number" and len(constant.values) < 2:
             continue
-        findings.append(_finding(constant, state.looked[key[0]], world))
+        finding = _finding(constant, state.looked[key[0]], world)
+        findings.append(oracle.weigh(finding, world, constant.optimizer, partial(_without, constant.term)))
     return findings
+
+
+def _without(term: Term, event: OracleExplained) -> bool | None:
+    """Whether the other terms make up the whole consumed gradient, so that this one adds nothing."""
+    constants = (s for s in event.shares if s.kind == "constant")
+    return True if any(s.op == term.op and s.site.key() == term.site.key() for s in constants) else None
 
 
 def _finding(constant: _Constant, looked: int, world: World) -> Finding:

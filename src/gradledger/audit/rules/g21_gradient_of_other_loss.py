@@ -27,12 +27,14 @@ network's parameters only, or clear the second network's gradients before its ow
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
+from gradledger.audit import oracle
 from gradledger.audit._cycle import Path, fresh, loss_word, of_steps, optimizer_word, path_of
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, CallRef, Event, Step
+from gradledger.core.events import Backward, CallRef, Event, OracleExplained, Step
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -131,24 +133,35 @@ def finish(state: State, world: World) -> list[Finding]:
         through = world.module_name(pair.through.module)
         meant = next(iter(world.owner_roots(next(iter(world.optimizer(pair.other).tensors)))), None)
         meant_for = f"`{world.module_name(meant)}`" if meant is not None else "another network"
-        findings.append(
-            Finding(
-                "G21",
-                "error",
-                pair.foreign,
-                f"`{loss}` trains {meant_for}, but its gradient also stays in `{through}`, whose own optimizer "
-                "applies it "
-                f"together with the loss of line {pair.own.line}: in {pair.seen} of {of_steps(steps, ident, world)}.",
-                f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
-                "backward",
-                related=distinct(pair.foreign, (pair.through.site, pair.step.site, pair.own)),
-                evidence={"steps": steps, "steps_with_both": pair.seen, "tensors": len(world.optimizer(ident).tensors)},
-                count=pair.seen,
-                subject=word,
-                iteration=pair.step.iteration,
-            )
+        finding = Finding(
+            "G21",
+            "error",
+            pair.foreign,
+            f"`{loss}` trains {meant_for}, but its gradient also stays in `{through}`, whose own optimizer "
+            "applies it "
+            f"together with the loss of line {pair.own.line}: in {pair.seen} of {of_steps(steps, ident, world)}.",
+            f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
+            "backward",
+            related=distinct(pair.foreign, (pair.through.site, pair.step.site, pair.own)),
+            evidence={"steps": steps, "steps_with_both": pair.seen, "tensors": len(world.optimizer(ident).tensors)},
+            count=pair.seen,
+            subject=word,
+            iteration=pair.step.iteration,
         )
+        findings.append(oracle.weigh(finding, world, ident, partial(_applied, pair.foreign.key(), world)))
     return findings
+
+
+def _applied(line: tuple[str, int], world: World, event: OracleExplained) -> bool | None:
+    """Whether a gradient that the other loss left is in the consumed one."""
+    verdicts = []
+    for share in event.shares:
+        known = {one.site.key() for b in share.backwards if (one := world.backward(b)) is not None}
+        if line in known and share.kind != "constant":
+            verdicts.append(oracle.there(share))
+    if True in verdicts:
+        return True
+    return False if verdicts and None not in verdicts else None
 
 
 def not_checked(state: State, world: World) -> str | None:

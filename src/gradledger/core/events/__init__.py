@@ -161,6 +161,15 @@ from gradledger.core.events._optimizers import (
 from gradledger.core.events._optimizers import (
     StepMeasured as StepMeasured,
 )
+from gradledger.core.events._oracle import (
+    OracleAbstained as OracleAbstained,
+)
+from gradledger.core.events._oracle import (
+    OracleExplained as OracleExplained,
+)
+from gradledger.core.events._oracle import (
+    Share as Share,
+)
 from gradledger.core.events._parts import (
     CallRef as CallRef,
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gradledger.core.events import _base, _copies, _data, _modules, _optimizers, _ranks, _reverse
+from gradledger.core.events import _base, _copies, _data, _modules, _optimizers, _oracle, _ranks, _reverse
 from gradledger.core.events._base import Event
 
 EVENTS: dict[str, type[Event]] = {
     value.KIND: value
-    for module in (_base, _modules, _optimizers, _reverse, _copies, _data, _ranks)
+    for module in (_base, _modules, _optimizers, _reverse, _copies, _data, _ranks, _oracle)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Event) and value is not Event
 }

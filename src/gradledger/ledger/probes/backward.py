@@ -357,6 +357,8 @@ class _Probe:
             self.recorder.suspicious()
         if root is not None and one.method == "backward":
             self.session.root_walked(root, one.site)
+            if not raised:
+                self.session.pass_walked(one.number, one.roots, one.site)
         if not self.recorder.optimizers and (one.method == "backward" or not one.create):
             self.recorder.iteration_without_optimizer()
 
