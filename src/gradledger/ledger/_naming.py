@@ -26,6 +26,17 @@ REDUCTIONS = {"mean": "mean", "nanmean": "mean", "sum": "sum", "nansum": "sum"}
 EXITS = frozenset({"item", "tolist", "float", "int", "numpy"})
 # A tensor from plain numbers or from an array.
 FACTORIES = frozenset({"tensor", "as_tensor", "scalar_tensor", "from_numpy", "full"})
+# Only shape, type and device of the argument matter: no value of it reaches the result.
+LIKENESSES = frozenset(
+    {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros",
+     "new_ones", "new_empty", "new_full"}
+)  # fmt: skip
+# Weights go in, what comes out is data or a choice, no weights any more.
+MIXTURES = LIKENESSES | frozenset(
+    {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum", "bilinear", "embedding", "embedding_bag",
+     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cdist", "softmax",
+     "log_softmax", "batch_norm", "layer_norm", "group_norm", "argmax", "argmin", "one_hot"}
+)  # fmt: skip
 # The same memory under another name.
 VIEWS = frozenset(
     {

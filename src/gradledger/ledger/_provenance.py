@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger.core.events import CallRef, Cut
-from gradledger.ledger._naming import VIEWS
+from gradledger.ledger._naming import LIKENESSES, VIEWS
 from gradledger.ledger._operations import Call, Op, is_ref
 from gradledger.ledger._trace import Trace
 
@@ -52,7 +52,7 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
         op = value.op
         if value.grad_input and penalty is None and op is not None:
             penalty = Cut("autograd_grad", op.site)
-        if op is None:
+        if op is None or op.name in LIKENESSES:
             continue
         if not value.graph and nearest is None:
             inputs = [trace.values.get(t) for t in op.ins]
