@@ -31,13 +31,14 @@ def build() -> typer.Typer:
     app.callback()(_base)
     for verb in verbs():
         module: Any = importlib.import_module(f"{commands.__name__}.{verb}")
+        name = verb.replace("_", "-")  # predict_image.py is the verb predict-image
         if hasattr(module, "command"):
-            app.command(verb, help=module.SUMMARY)(module.command)
+            app.command(name, help=module.SUMMARY)(module.command)
         elif hasattr(module, "COMMANDS"):
-            app.add_typer(_group(module.SUMMARY, module.COMMANDS), name=verb)
+            app.add_typer(_group(module.SUMMARY, module.COMMANDS), name=name)
         else:
             settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-            app.command(verb, help=module.SUMMARY, context_settings=settings)(_own_words(module))
+            app.command(name, help=module.SUMMARY, context_settings=settings)(_own_words(module))
     return app
 
 
