@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from gradledger.core.errors import UsageError
+from gradledger.recipes import _main
 from gradledger.recipes._command_line import Words, option, parse, seed_list
 from gradledger.recipes._registry import Recipe, find, load, recipes
 
@@ -98,6 +99,18 @@ def test_mistakes_are_named(argv: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         read(*([argv] if isinstance(argv, str) else argv))
     assert "--help" in str(caught.value)
+
+
+@pytest.mark.parametrize("argv", [("--seeds", "1..3"), ("--seeds=1,2",)])
+def test_a_recipe_that_runs_no_series_refuses_one(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Ignored, it would pass for three runs."""
+    ran: list[Args] = []
+    words = {"recipe": TINY, "description": "x"}
+    assert _main.simple(Args, {"slow": {}, "fast": {}}, ran.append, argv, **words) == 2  # type: ignore[arg-type]
+    assert "--seeds: this recipe runs no series; its seeds come from --rng-seed N" in capsys.readouterr().err
+    assert not ran
+    assert _main.simple(Args, {"slow": {}, "fast": {}}, ran.append, ("--rng-seed", "3"), **words) == 0  # type: ignore[arg-type]
+    assert [one.rng_seed for one in ran] == [3]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gradledger.recipes import _dqn_begin, _folder, dqn_atari
+from gradledger.recipes import _dqn_begin, _dqn_state, _folder, dqn_atari
 from gradledger.recipes._threads import Calibration
 from gradledger.recipes.dqn_atari import Args, Run, train
 
@@ -61,7 +61,7 @@ def test_seeds_run_one_after_the_other_and_each_is_as_if_alone(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = str(tmp_path / "series")
-    save, saved = Run.save, []
+    save, saved = _dqn_state.save, []
 
     def stop_in_the_second(run: Run) -> None:
         save(run)
@@ -70,7 +70,7 @@ def test_seeds_run_one_after_the_other_and_each_is_as_if_alone(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "save", stop_in_the_second)
+        patch.setattr(_dqn_state, "save", stop_in_the_second)
         assert dqn_atari.main([*WORDS, "--no-pictures", "--seeds", "1..3", "--out", out]) == 130
     assert f"interrupted; to go on: gradledger run dqn_atari --resume {out}" in capsys.readouterr().err
     assert [row["rng_seed"] for row in json.loads((tmp_path / "series" / "seeds.json").read_text())["seeds"]] == [1]

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gradledger.core.errors import UsageError
+from gradledger.core.files import usual_mode
 from gradledger.recipes import _games, _machine
 from gradledger.recipes._checks import check_device, check_numbers
 from gradledger.recipes._dqn_begin import calibrated
@@ -216,3 +218,26 @@ def test_the_recipe_refuses_what_cannot_be_meant(options: dict[str, float], mess
     with pytest.raises(UsageError, match=message):
         Args(**options).check()  # type: ignore[arg-type]
     Args(threads="auto").check()
+
+
+# ----------------------------------------------------------------------------------------------------------- File modes
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_a_file_written_by_others_gets_the_mode_that_the_umask_leaves(tmp_path: Path, mask: int, mode: int) -> None:
+    """safetensors alone writes 0600: nobody but the owner could read a run's weights."""
+    path = tmp_path / "final.safetensors"
+    before = os.umask(mask)
+    try:
+        with usual_mode(path):
+            save_file({"w": torch.ones(2)}, path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
+    path.chmod(0o604)
+    with usual_mode(path):
+        save_file({"w": torch.zeros(2)}, path)
+    assert path.stat().st_mode & 0o777 == 0o604
+    with pytest.raises(OSError, match="full"), usual_mode(tmp_path / "other"):
+        raise OSError(28, "full")
+    assert not (tmp_path / "other").exists()

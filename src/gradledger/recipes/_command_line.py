@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from gradledger.core.errors import UsageError
+from gradledger.evidence.runner import Backend
 from gradledger.recipes._registry import Recipe
 
 Args = TypeVar("Args")
@@ -22,11 +23,14 @@ Args = TypeVar("Args")
 
 @dataclass(frozen=True)
 class Words(Generic[Args]):
-    """A command line, read. given: what was given by hand, by field. seeds: of ``--seeds``; empty: one run."""
+    """A command line, read. given: what was given by hand, by field. seeds: of ``--seeds``; empty: one run. jobs: how
+    many of them at a time, each in a process; backend: of `evidence.runner.run_trials`."""
 
     args: Args
     given: dict[str, Any]
     seeds: tuple[int, ...] = ()
+    jobs: int = 1
+    backend: Backend = "processes"
 
 
 def option(
@@ -77,12 +81,14 @@ def parse(
     recipe: Recipe,
     description: str,
     prog: str | None = None,
+    series: bool = True,
 ) -> Words[Args]:
     """Parse `argv` into an instance of the frozen dataclass `kind`, whose fields `rng_seed`, `out` and `resume` are
     those of every recipe.
 
     The preset fills first, then the options that were given. What was given by hand is returned too: a resumed run
-    takes all other values from its checkpoint. ``--help`` ends the program with status 0.
+    takes all other values from its checkpoint. ``--help`` ends the program with status 0. series: whether the caller
+    runs the seeds of ``--seeds`` one after the other; otherwise the option is refused.
 
     Raises:
         UsageError: an unknown option, a value that is none, or two options that contradict each other.
@@ -114,14 +120,19 @@ def parse(
             shown = str(one.default)
         text = f"{one.metadata.get('help', '')} (default: {shown})".replace("%", "%%")
         parser.add_argument(*names, dest=name, help=text, **facts)
-        if name == "rng_seed":
+        if name == "rng_seed" and series:
             parser.add_argument("--seeds", type=seed_list, metavar="LIST", help=_SEEDS)
+            parser.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
+            parser.add_argument("--backend", choices=typing.get_args(Backend), help=_BACKEND)
     found, rest = parser.parse_known_args(argv)
+    if not series and any(word.partition("=")[0] == "--seeds" for word in rest):
+        one = "--rng-seed N, once a call, each into an --out of its own" if "rng_seed" in fields else "its plan"
+        parser.error(f"--seeds: this recipe runs no series; its seeds come from {one}")
     if rest:
         near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, n=1)
         parser.error(f"unknown: {' '.join(rest)}" + (f" (did you mean {near[0]}?)" if near else ""))
     given = vars(found)
-    seeds = given.pop("seeds", ())
+    seeds, jobs, backend = given.pop("seeds", ()), given.pop("jobs", 1), given.pop("backend", "processes")
     if seeds and "rng_seed" in given:
         parser.error("--seeds beside --rng-seed")
     for name, one in fields.items():
@@ -132,10 +143,20 @@ def parse(
                 parser.error(f"--{name} {value} and --{other} {given[other]}: two folders")
             given[name] = True
     preset = given.get("preset", recipe.default_preset)
-    return Words(kind(**{**presets[preset], **given, "preset": preset}), given, seeds)
+    return Words(kind(**{**presets[preset], **given, "preset": preset}), given, seeds, jobs, backend)
 
 
-_SEEDS = "several runs, one after the other, into OUT/seed-N: 1,2,3 or 1..3; a table of all at the end"
+_SEEDS = "several runs, into OUT/seed-N: 1,2,3 or 1..3; a table of all at the end"
+_JOBS = "of --seeds, so many at a time, each in a process of its own (default: 1, one after the other)"
+_BACKEND = "what runs them: processes of this machine, or a Ray cluster (default: processes)"
+
+
+def count(text: str) -> int:
+    """1 or more."""
+    found = int(text)
+    if found < 1:
+        raise ValueError(text)
+    return found
 
 
 def seed_list(text: str) -> tuple[int, ...]:

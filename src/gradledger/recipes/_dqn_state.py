@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from gradledger.core.files import usual_mode
 from gradledger.recipes import _folder
 from gradledger.rl import Counters, Replay, ReplaySpec, Simulator, Step
 from gradledger.train import CheckpointError, checkpoint, optimizer_state, seed
@@ -112,9 +113,9 @@ def load(run: Run, saved: checkpoint.Checkpoint) -> None:
 
 def leave(run: Run) -> None:
     """Write `final.safetensors`: the online network in float32, and which game it plays."""
-    save_file(
-        {name: tensor.contiguous() for name, tensor in run.online.state_dict().items()},
-        run.args.out / "final.safetensors",
-        # One entry: several come in an order of chance, and equal runs are to end in equal files.
-        metadata={"dqn_atari": json.dumps({"env": run.args.env, "env_step": run.counters.env_step}, sort_keys=True)},
-    )
+    path = run.args.out / "final.safetensors"
+    tensors = {name: tensor.contiguous() for name, tensor in run.online.state_dict().items()}
+    # One entry: several come in an order of chance, and equal runs are to end in equal files.
+    facts = {"dqn_atari": json.dumps({"env": run.args.env, "env_step": run.counters.env_step}, sort_keys=True)}
+    with usual_mode(path):
+        save_file(tensors, path, metadata=facts)

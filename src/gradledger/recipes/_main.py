@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gradledger.core.errors import GradledgerError, UsageError
+from gradledger.evidence.runner import Halted
 from gradledger.recipes import _folder, _seeds
 from gradledger.recipes._command_line import Words, parse
 from gradledger.recipes._registry import Recipe
@@ -42,20 +45,20 @@ def main(
         free: more of what may be given anew beside --resume.
 
     Returns:
-        0; 2 for a mistake of the call or a folder that cannot be used, with the reason on stderr; 128 + the signal's
-        number when a signal stopped it (130 Ctrl-C, 143 SIGTERM), with the command that goes on.
+        0; 1 where one of several seeds side by side failed; 2 for a mistake of the call or a folder that cannot be
+        used, with the reason on stderr; 128 + the signal's number when a signal stopped it (130 Ctrl-C, 143 SIGTERM),
+        with the command that goes on.
     """
     try:
         words = parse(kind, presets, argv, recipe=recipe, description=description, prog=prog)
     except GradledgerError as error:
         return _complain(error)
     try:
-        _start(name, words, train, FREE | set(free))
+        return _start(name, words, train, FREE | set(free))
     except GradledgerError as error:
         return _complain(error)
     except KeyboardInterrupt as stopped:
         return _interrupted(name, words, stopped)
-    return 0
 
 
 def simple(
@@ -68,19 +71,21 @@ def simple(
     description: str,
     prog: str | None = None,
 ) -> int:
-    """Read the words and run, for a recipe whose folder keeps its own records, so that running again goes on.
+    """Read the words and run, for a recipe whose folder keeps its own records, so that running again goes on. Its plan
+    says which seeds are run, so there is no ``--seeds``: given all the same, it is refused.
 
     Returns:
-        0; 2 for a mistake of the call, with the reason on stderr; 130 after Ctrl-C.
+        0; 2 for a mistake of the call, with the reason on stderr; 128 + the signal's number when a signal stopped it,
+        with the command that goes on.
     """
     try:
-        words = parse(kind, presets, argv, recipe=recipe, description=description, prog=prog)
-        train(words.args)
+        train(parse(kind, presets, argv, recipe=recipe, description=description, prog=prog, series=False).args)
     except GradledgerError as error:
         return _complain(error)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stopped:
+        again = shlex.join([*(prog or sys.argv[0]).split(), *(sys.argv[1:] if argv is None else argv)])
+        print(f"interrupted; to go on: {again}", file=sys.stderr)
+        return 128 + _number(stopped)
     return 0
 
 
@@ -117,7 +122,34 @@ def _merged(args: Any, then: Mapping[str, Any], given: Mapping[str, Any], free: 
     return dataclasses.replace(args, **{**then, **kept, "out": args.out, "resume": True})
 
 
-def _start(name: str, words: Words[Any], train: Train, free: Collection[str]) -> None:
+@dataclass(frozen=True)
+class OneOfSeveral:
+    """The run of one seed of a series, as a function that another process can be handed."""
+
+    train: Train
+    args: Any
+    given: Mapping[str, Any]
+    free: frozenset[str]
+
+    def run(self, rng_seed: int, out: Path) -> dict[str, Any]:
+        """With --resume a finished one is read, an unfinished one goes on, a missing one starts."""
+        mine, saved = dataclasses.replace(self.args, rng_seed=rng_seed, out=out), None
+        if mine.resume and _folder.is_run(out):
+            mine, saved = go_on(mine, self.given, self.free)
+            done = _seeds.finished(out)
+            if done and done["completed"]["env_step"] >= mine.total_steps:
+                return done
+        else:
+            mine = dataclasses.replace(mine, resume=False)
+        return self.train(mine, saved)
+
+    def __call__(self, config: Mapping[str, Any], rng_seed: int) -> dict[str, Any]:
+        """As a trial: scores. It may have been tried before, so that its folder holds a part of it."""
+        again = dataclasses.replace(self, args=dataclasses.replace(self.args, resume=True))
+        return _seeds.score_of(again.run(rng_seed, _seeds.folder_of(self.args.out, rng_seed)))
+
+
+def _start(name: str, words: Words[Any], train: Train, free: Collection[str]) -> int:
     args, seeds = words.args, words.seeds
     series = _seeds.series(args.out) if args.resume else None
     if series is not None:
@@ -126,25 +158,21 @@ def _start(name: str, words: Words[Any], train: Train, free: Collection[str]) ->
     elif seeds and not args.resume:
         for one in seeds:  # all before the first: no run is to end at a folder that is taken
             _folder.check_new(_seeds.folder_of(args.out, one), name)
-
-    def one_of_several(rng_seed: int, out: Path) -> dict[str, Any]:
-        """With --resume a finished one is read, an unfinished one goes on, a missing one starts."""
-        mine, saved = dataclasses.replace(args, rng_seed=rng_seed, out=out), None
-        if mine.resume and _folder.is_run(out):
-            mine, saved = go_on(mine, words.given, free)
-            done = _seeds.finished(out)
-            if done and done["completed"]["env_step"] >= mine.total_steps:
-                return done
-        else:
-            mine = dataclasses.replace(mine, resume=False)
-        return train(mine, saved)
-
+    several = OneOfSeveral(train, args, words.given, frozenset(free))
+    settings = _folder.plain(args)
+    if seeds and (words.jobs > 1 or words.backend != "processes"):
+        config = {key: value for key, value in settings.items() if key not in FREE and key != "rng_seed"}
+        told = _seeds.run_beside(
+            name, seeds, args.out, several, settings=settings, config=config, jobs=words.jobs, backend=words.backend
+        )
+        return 1 if told["failed"] else 0
     if seeds:
-        _seeds.run_seeds(name, seeds, args.out, one_of_several, settings=_folder.plain(args))
+        _seeds.run_seeds(name, seeds, args.out, several.run, settings=settings)
     elif args.resume:
         train(*go_on(args, words.given, free))
     else:
         train(args, None)
+    return 0
 
 
 def _complain(error: GradledgerError) -> int:
@@ -154,7 +182,12 @@ def _complain(error: GradledgerError) -> int:
 
 def _interrupted(name: str, words: Words[Any], stopped: KeyboardInterrupt) -> int:
     saved = isinstance(stopped, Stopped)
-    number = stopped.signal_number if isinstance(stopped, Stopped) else signal.SIGINT
     said = "stopped and saved" if saved else "interrupted"
-    print(f"{said}; to go on: gradledger run {name} --resume {words.args.out}", file=sys.stderr)
-    return 128 + number
+    jobs = f" --jobs {words.jobs}" if words.jobs > 1 else ""
+    print(f"{said}; to go on: gradledger run {name} --resume {words.args.out}{jobs}", file=sys.stderr)
+    return 128 + _number(stopped)
+
+
+def _number(stopped: KeyboardInterrupt) -> int:
+    """Of the signal that stopped it."""
+    return stopped.signal_number if isinstance(stopped, Stopped | Halted) else signal.SIGINT
