@@ -49,12 +49,14 @@ def test_a_graph_that_reaches_an_input_after_a_logged_number_is_silent() -> None
     assert judge(g10, run) == []
 
 
-def test_a_module_built_anew_after_its_optimizer_is_another_rule() -> None:
+@pytest.mark.parametrize("cuts", [(), (ev.Cut("no_grad", at(6)),)])
+def test_a_module_built_anew_after_its_optimizer_is_another_rule(cuts: tuple[ev.Cut, ...]) -> None:
+    """Also where the loss holds values that left a graph, such as those of a target network."""
     run, _, opt = trained()
     newer = run.module("net", line=5)
     for _ in range(5):
         run.zero_grad(opt, line=6)
-        run.backward(newer, line=7)
+        run.backward(newer, line=7, cuts=cuts)
         run.step(opt, line=8)
     assert judge(g10, run) == []
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from gradledger.audit import _orphans
 from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -45,6 +46,9 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (Backward, Step, GradFlagSet)
 
 _SWITCH = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(\s*(mode\s*=\s*)?False")
+# Codes of parameters that a loss does reach, and no optimizer holds: the optimizer is what is to be changed.
+_BETTER = frozenset({"M3", "M4", "M5", "M7"})
+KEPT = 256
 _NUMBERS = frozenset({"item", "float", "int", "tolist", "numpy"})
 _FIXES = {
     "item": "keep the tensor: drop `.item()` here, and combine the losses with torch.stack(losses).mean()",
@@ -66,6 +70,7 @@ class _Line:
     steps: int = 0
     empty: int = 0
     values: list[float] = field(default_factory=list)
+    filled: set[int] = field(default_factory=set)  # tensors that the lost passes reached all the same
 
 
 @dataclass(slots=True)
@@ -106,6 +111,7 @@ def update(state: State, event: Event, world: World) -> None:
     elif _lost(event, world):
         line.lost += 1
         line.first = line.first or event
+        line.filled.update(t for t in event.leaves[:KEPT] if len(line.filled) < KEPT)
         if event.value is not None and len(line.values) < 8:
             line.values.append(event.value)
         state.waiting.add(event.site.key())
@@ -130,6 +136,8 @@ def finish(state: State, world: World) -> list[Finding]:
             continue
         if all(cut.how == "autograd_grad" for cut in event.cuts) and event.cuts:
             continue  # GL-G14 says it better
+        if any(_orphans.classify(tensor, world) in _BETTER for tensor in line.filled):
+            continue  # the graph is whole, and ends in parameters that the optimizer does not hold
         findings.append(_silent(line, event))
     loud = _loud(state, world)
     return [*findings, loud] if loud is not None else findings
