@@ -57,7 +57,7 @@ class Path:
                 does not lead from the hand to the target.
         """
         if not np.isfinite(seen).all():
-            raise _refused(f"numbers that are not finite at {np.flatnonzero(~np.isfinite(seen)).tolist()}", "finite ones")
+            raise _refused(f"no finite numbers at {np.flatnonzero(~np.isfinite(seen)).tolist()}", "finite ones")
         joints, speeds, target, way = np.split(seen.astype(np.float64), [6, 12, 15])
         low, high = self._arm.limits.T
         outside = np.flatnonzero((joints < low - SLACK_RAD) | (joints > high + SLACK_RAD))
@@ -68,10 +68,11 @@ class Path:
             raise _refused(f"a joint at {np.abs(speeds).max():.4g} rad/s", f"at most {FASTEST:.4g}")
         away = float(np.linalg.norm(target - [0.0, 0.0, SHOULDER_M]))
         if away > REACH_M or target[2] < 0 or np.abs(target).max() > FARTHEST_M:
-            raise _refused(f"a target {away:.4g} m from the shoulder at height {target[2]:.4g} m", f"{REACH_M} m; above 0")
+            got = f"a target {away:.4g} m from the shoulder at height {target[2]:.4g} m"
+            raise _refused(got, f"at most {REACH_M} m; above 0")
         off = float(np.linalg.norm(target - way - self._arm.place(joints)))
         if off > SLACK_M:
-            raise _refused(f"a way that begins {off:.4g} m from the hand", "target minus hand, in the frame of the base")
+            raise _refused(f"a way that begins {off:.4g} m from the hand", "target minus hand, frame of the base")
         return seen
 
     def said(self, seen: NDArray[np.float32]) -> Tensor:
@@ -125,6 +126,5 @@ def malformed() -> dict[str, bytes]:
 
 
 def _refused(got: str, wanted: str) -> ArmError:
-    return ArmError(
-        got=got, wanted=wanted, where="arm6_policy, observation", next_step="send joints, speeds, target and way as told"
-    )
+    next_step = "send joints, speeds, target and way as told"
+    return ArmError(got=got, wanted=wanted, where="arm6_policy, observation", next_step=next_step)

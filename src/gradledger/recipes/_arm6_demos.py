@@ -66,7 +66,8 @@ class Demonstrations:
 
     def frames(self, numbers: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """All frames of some demonstrations, one after the other: (F, 18) and (F, 6)."""
-        return np.concatenate([self.observations[n] for n in numbers]), np.concatenate([self.actions[n] for n in numbers])
+        seen, shown = ([of[n] for n in numbers] for of in (self.observations, self.actions))
+        return np.concatenate(seen), np.concatenate(shown)
 
 
 class Trajectories(Dataset[dict[str, torch.Tensor]]):
@@ -93,8 +94,10 @@ def record(folder: Path, *, count: int, noise: float, rng_seed: int = DATA_SEED)
     """Let the expert play, and write what it did. The folder must not exist.
 
     Args:
-        count: N. noise: standard deviation, in units of the action, of what is added to the expert's action before it is
-            played. What is written is the action without it: so the expert also shows how it comes back to its way.
+        count: N.
+        noise: standard deviation, in units of the action, of what is added to the expert's action before it is played.
+            What is written is the action without it: so the expert also shows how it comes back to its way (Laskey and
+            others, 2017).
         rng_seed: of starts, targets and noise.
     """
     drawn = seed.generator(rng_seed, "noise")
@@ -141,7 +144,7 @@ def read(folder: Path) -> Demonstrations:
 
 @functools.lru_cache(maxsize=2)
 def made(count: int, noise: float) -> Demonstrations:
-    """The demonstrations of a trial: recorded, written, read back; once a process, since they depend on nothing else."""
+    """The demonstrations of a trial: recorded, written, read back; once a process: they depend on nothing else."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "demonstrations"
         record(folder, count=count, noise=noise)

@@ -49,8 +49,8 @@ def load() -> mujoco.MjModel:
 class Arm6Env(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     """50 steps towards one target; never terminated, truncated at the end.
 
-    Observation (18,) float32 with observe="target": joints (6) rad, their speeds (6) rad/s, the target (3) m, and the way
-    that is left from the hand to it (3) m, in the frame of the base. (6,) joints alone with observe="joints".
+    Observation (18,) float32 with observe="target": joints (6) rad, their speeds (6) rad/s, the target (3) m, and the
+    way that is left from the hand to it (3) m, in the frame of the base. (6,) joints alone with observe="joints".
 
     Action (6,) float32 in [-1, 1]: the speed that each joint's servo is asked for, in units of SPEED; cut off outside.
 
@@ -144,7 +144,7 @@ class Arm6Env(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         """
         asked = np.asarray(action, dtype=np.float64)
         if asked.shape != (len(JOINTS),) or not np.isfinite(asked).all():
-            raise _refused(f"an action {np.array2string(asked, threshold=8)}", "(6,) finite numbers", "look at the policy")
+            raise _refused(f"an action {asked.tolist()}", "(6,) finite numbers", "look at the policy")
         if self._steps >= STEPS:
             raise _refused("a step without an episode", f"reset first, then {STEPS} steps", "reset the environment")
         self.data.ctrl[:] = np.clip(asked, -1.0, 1.0) * SPEED

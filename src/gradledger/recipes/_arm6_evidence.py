@@ -102,7 +102,7 @@ def worst_cases(kept: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         told = {"rank": one.rank, "id": one.id, "seed": int(kept["episode_seed"][one.at]), "distance_m": one.value}
         told |= {"region": one.group} | {name: kept[name][one.at].tolist() for name in ("start", "target", "hand")}
         rows.append(told)
-    about = "Episodes by distance from hand to target after the last step, in m; seed: of the environment; start, target, hand: m."
+    about = "Episodes by distance from hand to target after the last step; start, target, hand: m; seed: its own."
     return {"about": about, "rows": rows}
 
 
@@ -152,14 +152,14 @@ def save_environment(out: Path, config: Mapping[str, Any], demos: Demonstrations
     )
 
 
-def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], demos: Demonstrations, *, again: bool) -> None:
+def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], *, again: bool) -> None:
     """Write the documents of a folder whose `results.json` is written; those that are measured only with `again`, or
     where they are missing: so that a second call on a sealed folder leaves it as it was."""
     _folder.write_json(out / "slices.json", by_region(kept))
     _folder.write_json(out / "worst.json", worst_cases(kept))
     _folder.write_json(out / "rejections.json", refusals(net))
     if not (out / "learnable.json").exists():
-        _folder.write_json(out / "learnable.json", _arm6_maps.learnable(out, demos))
+        _folder.write_json(out / "learnable.json", _arm6_maps.learnable(out))
     if again or not (out / "latency.json").exists():
         _folder.write_json(out / "latency.json", timed(net, kept["observation"]))
     if not (out / model_card.SOURCE).exists():

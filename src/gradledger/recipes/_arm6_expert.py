@@ -1,7 +1,8 @@
-"""The expert: damped least squares on MuJoCo's Jacobian. It sees the simulator's state; what is cloned from it does not.
+"""The expert: damped least squares on MuJoCo's Jacobian. It sees the simulator's state; a policy does not.
 
-A joint velocity that moves the hand straight to the target, damped where the arm is nearly stretched out (Wampler, 1986;
-Nakamura and Hanafusa, 1986), with a slow pull towards HOME in the directions that do not move the hand: three of six.
+A joint velocity that moves the hand straight to the target, damped where the arm is nearly stretched out (Wampler,
+1986; Nakamura and Hanafusa, 1986), with a slow pull towards HOME in the directions that do not move the hand: three of
+six.
 """
 
 from __future__ import annotations

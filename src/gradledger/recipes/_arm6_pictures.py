@@ -1,4 +1,4 @@
-"""Pictures of the arm: losses and success of every seed, the paths of the hand, and one episode as a strip of frames."""
+"""Pictures of the arm: losses and success of every seed, paths of the hand, and one episode as a strip of frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def draw(
     seeds = kept["episode_seed"][:SHOWN].tolist()
     rules = _arm6_policies.baselines(demos)
     played = {"cloned": play(_arm6_policies.of_net(net), seeds)}
-    played |= {name: play(rules[name], seeds) for name in (_arm6_policies.EXPERT, _arm6_policies.MEAN, _arm6_policies.NONE)}
+    beside = (_arm6_policies.EXPERT, _arm6_policies.MEAN, _arm6_policies.NONE)
+    played |= {name: play(rules[name], seeds) for name in beside}
     curves(Figure(figsize=(10, 4.2), layout="constrained"), attempts).savefig(out / CURVES, dpi=110)
     trajectories(Figure(figsize=(10, 4.6), layout="constrained"), played).savefig(out / TRAJECTORIES, dpi=110)
     cloned = played["cloned"]
@@ -76,8 +77,8 @@ def trajectories(figure: Any, played: Mapping[str, Rollouts]) -> Any:
         left.plot(path[:, 0], path[:, 1], "-", color=colour, lw=1)
         left.plot(*path[0, :2], ".", color=colour, ms=4)
         left.plot(*target[:2], "x", color=colour, ms=6)
-    left.set(aspect="equal", xlabel="x, m", ylabel="y, m", title="Paths of the hand from above: start (dot), target (cross)")
-    left.title.set_fontsize(10)
+    left.set(aspect="equal", xlabel="x, m", ylabel="y, m")
+    left.set_title("Paths of the hand from above: start (dot), target (cross)", fontsize=10)
     left.grid(alpha=0.3)
     for number, (name, one) in enumerate(played.items()):
         seconds = np.arange(one.distances.shape[1]) / HERTZ
@@ -85,8 +86,8 @@ def trajectories(figure: Any, played: Mapping[str, Rollouts]) -> Any:
         right.plot(seconds, middle, color=f"C{number}", label=name)
         right.fill_between(seconds, low, high, color=f"C{number}", alpha=0.15, lw=0)
     right.axhline(NEAR_M, color="k", lw=0.8, ls=":")
-    right.set(yscale="log", xlabel="time, s", ylabel="hand to target, m", title=f"Median and middle 80 % of {len(cloned.seeds)}")
-    right.title.set_fontsize(10)
+    right.set(yscale="log", xlabel="time, s", ylabel="hand to target, m")
+    right.set_title(f"Median and middle 80 % of {len(cloned.seeds)} episodes", fontsize=10)
     right.legend(fontsize=8)
     right.grid(alpha=0.3)
     return figure
@@ -99,5 +100,6 @@ def strip(figure: Any, played: Rollouts) -> Any:
         points, target = links(played.joints[0, step]) @ across.T, across @ played.targets[0]
         axes.plot(*points.T, "o-", color="C0", lw=3, ms=4)
         axes.plot(*target, "o", color="C3", ms=8, alpha=0.7)
-        axes.set(aspect="equal", xlim=(-0.7, 0.8), ylim=(-0.3, 1.0), xticks=[], yticks=[], title=f"{step / HERTZ:.2f} s")
+        axes.set(aspect="equal", xlim=(-0.7, 0.8), ylim=(-0.3, 1.0), xticks=[], yticks=[])
+        axes.set_title(f"{step / HERTZ:.2f} s", fontsize=10)
     return figure

@@ -3,20 +3,20 @@
     gradledger run arm6_policy --out runs/arm6
     gradledger run arm6_policy --workers 2 --out runs/arm6
 
-An arm of our own in MuJoCo (models/arm6.xml), eight of them side by side, 50 steps of 1/20 s towards a target. An expert
-(damped least squares on the Jacobian) shows 400 episodes; they are written as a LeRobotDataset v3 folder and read back
-from it; trajectories of different lengths are padded and masked; a net of 128-128 learns the action from the observation.
-Evaluation plays 200 episodes that no demonstration has: success rate and final distance in m, with an interval over seeds
-and episodes, beside no action and the mean action.
+An arm of our own in MuJoCo (models/arm6.xml), eight of them side by side, 50 steps of 1/20 s towards a target. An
+expert (damped least squares on the Jacobian) shows 400 episodes; they are written as a LeRobotDataset v3 folder and
+read back from it; trajectories of different lengths are padded and masked; a net of 128-128 learns the action from the
+observation. Evaluation plays 200 episodes that no demonstration has: success rate and final distance in m, with an
+interval over seeds and episodes, beside no action and the mean action.
 
-The plan (plans/arm6_policy.toml) is registered first: five seeds by the sweep, the same five by `loss.backward`, one that
-is stopped at a random step and goes on; five without noise in the demonstrations, three that do not see the target.
-Trials that are finished are not run again: the same command goes on where it was stopped.
+The plan (plans/arm6_policy.toml) is registered first: five seeds by the sweep, the same five by `loss.backward`, one
+that is stopped at a random step and goes on; five without noise in the demonstrations, three that do not see the
+target. Trials that are finished are not run again: the same command goes on where it was stopped.
 
 The folder holds demonstrations/ (LeRobot v3), the registered plan, trials.jsonl, predictions/, results.json,
 model.safetensors (of the first seed), learnable.json and pose_map.npz (what can be learned, before training),
-slices.json, worst.json, latency.json, rejections.json, environment.json, card.toml and the card made from it (README.md),
-report.html and pictures. `gradledger verify`, `rescore`, `repredict` and `retrain` check it.
+slices.json, worst.json, latency.json, rejections.json, environment.json, card.toml and the card made from it
+(README.md), report.html and pictures. `gradledger verify`, `rescore`, `repredict` and `retrain` check it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ WIDTH, RATE, BATCH = 128, 3e-3, 16  # of the net, of Adam, demonstrations in a b
 
 class Standardise(nn.Module):
     """(..., O) observations -> mean 0 and deviation 1 over the training demonstrations; kept with the weights."""
+
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
@@ -262,7 +265,7 @@ def train(args: Args) -> dict[str, Any]:
         if args.pictures:
             told["pictures"] = _arm6_pictures.draw(args.out, ran.finished, net, kept, demos)
         _folder.write_json(args.out / "results.json", told)
-        _arm6_evidence.leave(args.out, net, kept, demos, again=ran.anew)
+        _arm6_evidence.leave(args.out, net, kept, again=ran.anew)
     else:
         _folder.write_json(args.out / "results.json", told)
     print(f"-> {args.out / 'results.json'}", flush=True)
