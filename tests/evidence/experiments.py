@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,23 @@ def once_broken(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
     if not Path(config["mended"]).exists():
         raise RuntimeError("not mended")
     return {"loss": 1.0}
+
+
+def slow(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
+    """Says that it has begun, goes on from what it saved, saves when it is stopped; seed 9 does not let itself be."""
+    folder = Path(config["folder"])
+    saved = folder / f"saved-{rng_seed}"
+    began = int(saved.read_text()) if saved.exists() else 0
+    (folder / f"pid-{rng_seed}").write_text(str(os.getpid()))
+    print(f"seed {rng_seed} from {began}", flush=True)
+    step = began
+    try:
+        for step in range(began, config["steps"]):
+            tell(step + 1, config["steps"], loss=1.0 / (step + 1))
+            time.sleep(config["wait"])
+    except KeyboardInterrupt:
+        if rng_seed == 9:
+            time.sleep(60)
+        saved.write_text(str(step))
+        raise
+    return {"loss": 1.0 / config["steps"], "began": began}

@@ -78,7 +78,7 @@ def test_no_failed_trial_disappears_and_none_takes_others_with_it(tmp_path: Path
     assert "quantities.loss: got a numpy.ndarray" in by_seed[4].error
     assert "without quantities" in by_seed[5].error
     if workers > 1:
-        assert by_seed[2].error == "the process of the trial died (signal 9)"
+        assert by_seed[2].error == "killed by SIGKILL (signal 9)"
     again = run_trials(experiments.frail, trials(*seeds), tmp_path)
     assert again == found
     assert TrialRecord(tmp_path).faults() == []
@@ -130,7 +130,7 @@ def test_progress_reaches_the_watcher_with_rate_and_time_left(tmp_path: Path) ->
 
     seen: list[Report] = []
     run_trials(slow, trials(0, 1), tmp_path, watcher=seen.append)
-    assert [one.state for one in seen] == (["running"] * 5 + ["finished"]) * 2
+    assert [one.state for one in seen] == ["waiting"] * 2 + (["running"] * 5 + ["finished"]) * 2
     (second,) = [one for one in seen if one.trial.rng_seed == 0 and one.progress and one.progress.step == 2]
     assert second.progress is not None
     assert second.progress.figures == {"loss": 0.5}
@@ -139,6 +139,12 @@ def test_progress_reaches_the_watcher_with_rate_and_time_left(tmp_path: Path) ->
     assert [(one.done, one.of) for one in seen if one.state == "finished"] == [(1, 2), (2, 2)]
     run_trials(experiments.fit, trials(5, 6), tmp_path / "beside", workers=2, watcher=seen.append)
     assert {one.trial.rng_seed for one in seen if one.progress and one.progress.step == 5} == {5, 6}
+    seen.clear()
+    run_trials(experiments.fit, trials(5, 7), tmp_path / "beside", watcher=seen.append)
+    assert [(one.trial.rng_seed, one.state, one.before) for one in seen[:2]] == [
+        (5, "finished", True),
+        (7, "waiting", False),
+    ]
     tell(1, 2, loss=0.0)  # nobody listens
 
 

@@ -57,8 +57,9 @@ class Baseline:
     interval: Interval
 
     def record(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+        """Ready for JSON; ten digits, for the last bits of a decomposition can differ from call to call."""
+        held = {name: _ten(value) for name, value in self.interval.record().items()}
+        return {**asdict(self), "value": _ten(self.value), "interval": held}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Placed:
 
     def record(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {**asdict(self), "beaten": list(self.beaten), "not_beaten": list(self.not_beaten)}
+        told = {name: _ten(value) for name, value in asdict(self).items()}
+        return {**told, "beaten": list(self.beaten), "not_beaten": list(self.not_beaten)}
 
 
 def squared_error(said: Array, wanted: Array) -> Array:
@@ -228,6 +230,10 @@ def _check(train: Side, held: Side, of_train: tuple[int, int], of_held: tuple[in
                 raise _refused(f"{len(column)} values of {name!r}", f"one for each of {count} rows", "metadata")
     if zero:
         raise _refused("zero=True of classes", "zero=True of numbers alone", "table")
+
+
+def _ten(value: Any) -> Any:
+    return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def _refused(got: str, wanted: str, where: str) -> StatisticsError:

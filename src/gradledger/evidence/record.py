@@ -74,9 +74,9 @@ class TrialRecord:
             error = told(error)
         self._end("failed", trial, number, seconds, {"error": error, "trace": trace[-8000:]})
 
-    def interrupted(self, trial: Trial, number: int, seconds: float) -> None:
+    def interrupted(self, trial: Trial, number: int, seconds: float, why: str = "") -> None:
         """A person stopped it."""
-        self._end("interrupted", trial, number, seconds, {})
+        self._end("interrupted", trial, number, seconds, {"error": why} if why else {})
 
     def attempts(self) -> list[Attempt]:
         """Every attempt, in the order in which they began.

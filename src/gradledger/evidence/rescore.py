@@ -27,6 +27,7 @@ METRICS: dict[str, Callable[[Array, Array], float]] = {
     "rmse": lambda p, t: float(np.sqrt(np.mean(_away(p, t) ** 2))),
     "mae": lambda p, t: float(np.mean(np.abs(_away(p, t)))),
     "max_error": lambda p, t: float(np.max(np.abs(_away(p, t)))),
+    "mean_difference": lambda p, t: float(np.mean(_away(p, t))),
     "accuracy": lambda p, t: float(np.mean(p == t)),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ def retrain(
     tolerance: float | None = None,
     workers: int = 1,
     watcher: Watcher | None = None,
+    beat: Callable[[], None] | None = None,
 ) -> list[Again]:
     """Run the finished trials of the first `seeds` random seeds anew, and compare.
 
@@ -52,6 +53,7 @@ def retrain(
         folder: only read. scratch: where the new trials are recorded; an empty folder, or one of an earlier call.
         seeds: how many of the recorded random seeds. arms: only these; default: all.
         tolerance: for every quantity of the plan, in place of the registered ones.
+        workers, watcher, beat: see `run_trials`.
 
     Raises:
         StatisticsError: no such arm, no finished trial, or neither `tolerance` nor a registered one.
@@ -82,7 +84,7 @@ def retrain(
                 folder,
                 "say how far a run may be from the recorded one, such as --tolerance 0.1",
             )
-    done = run_trials(experiment, [one.trial for one in chosen], scratch, workers=workers, watcher=watcher)
+    done = run_trials(experiment, [one.trial for one in chosen], scratch, workers=workers, watcher=watcher, beat=beat)
     found: list[Again] = []
     for old, new in zip(chosen, done, strict=True):
         found += _compared(old, new, wanted)

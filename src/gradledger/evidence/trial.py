@@ -96,6 +96,11 @@ def tell(step: int, of: int, **figures: float) -> None:
         listener(Progress(step, of, {name: float(value) for name, value in figures.items()}))
 
 
+def listened() -> bool:
+    """Whether somebody listens to `tell`: for programs to which the figures themselves cost something."""
+    return _listener.get() is not None
+
+
 @contextmanager
 def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
     """Within: `tell` goes to this listener."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradledger.core.records import write_text
+from gradledger.evidence import baselines as rules
 from gradledger.evidence import environment, latency, model_card, slices
 from gradledger.evidence import report as reports
 from gradledger.recipes import _folder, _ik_answer, _lab, _lab_pipeline
@@ -23,6 +24,7 @@ CARDS = Path(__file__).parent / "cards"
 SEAM = 0.54  # rad: q1 nearer than that to ±pi, where a small turn of the arm can be a full turn of phi
 FOLDED = 2.6  # rad: q2 above that, the second link nearly back on the first
 CALLS, WORST = 2_000, 10
+CLOSED = "closed form"
 STREAMS = ("weights", "order", "stop")
 ALONE = "Groups: none. Poses are drawn one by one and independent of each other, so each row is a group of its own."
 
@@ -87,24 +89,26 @@ def refusals(net: nn.Module) -> dict[str, Any]:
     return {"about": "Malformed poses, and what the path says to each.", "rows": rows}
 
 
-def baselines(data: Data) -> list[dict[str, Any]]:
-    """What the validation error, rad², is of rules that need no net: the scale on which it is read."""
-    pose, joints = data.train_pose.double(), data.train_joints.double()
-    held, wanted = data.validation_pose.double(), data.validation_joints.double()
-
-    def line(x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1)
-
-    weights = torch.linalg.lstsq(line(pose), joints).solution
-    said: dict[str, Callable[[], torch.Tensor]] = {
-        "mean of the training joints": lambda: joints.mean(0).expand_as(wanted),
-        "linear in the pose": lambda: line(held) @ weights,
-        "joints of the nearest training pose": lambda: joints[torch.cdist(held, pose).argmin(1)],
-        "closed form": lambda: _lab_pipeline.inverse_kinematics(held),
-    }
-    found = {name: float(((rule() - wanted) ** 2).mean()) for name, rule in said.items()}
-    # ten digits: the last bits of a least-squares solution differ from call to call
-    return [{"name": name, "validation": float(f"{value:.10g}")} for name, value in found.items()]
+def scale(data: Data, rows: Sequence[Any]) -> dict[str, Any]:
+    """Of `results.json`: what the validation error, rad², is of rules that need no net (`baselines`), and where the
+    mean over seeds of each arm stands among those that do not know the geometry (`scale`). rows: of
+    `compare.columns`."""
+    sides = [
+        rules.Side(pose.numpy(), joints.numpy())
+        for pose, joints in (
+            (data.train_pose, data.train_joints),
+            (data.validation_pose.double(), data.validation_joints.double()),
+        )
+    ]
+    exact = _lab_pipeline.inverse_kinematics(data.validation_pose.double()).numpy()
+    found = rules.table(sides[0], sides[1], kind="numbers", also={CLOSED: exact})
+    blind = [one for one in found if one.name != CLOSED]
+    placed = [
+        {"arm": one.arm, **rules.place(one.quantity, one.summary.mean, blind).record()}
+        for one in rows
+        if one.quantity == "validation" and one.summary is not None
+    ]
+    return {"baselines": [one.record() for one in found], "scale": placed}
 
 
 def save_environment(out: Path, config: Mapping[str, Any], data: Data) -> None:

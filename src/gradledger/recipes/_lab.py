@@ -18,7 +18,7 @@ import torch
 
 from gradledger.core.errors import UsageError
 from gradledger.core.records import write_text
-from gradledger.evidence import environment, judge, lock, report, runner
+from gradledger.evidence import environment, judge, live, lock, report, runner
 from gradledger.evidence.judge import Judgement
 from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.evidence.trial import Experiment
@@ -107,17 +107,29 @@ class Ran:
         return {(one.trial.arm, one.trial.rng_seed): one.quantities or {} for one in self.finished}
 
 
-def run_plan(experiment: Experiment, version: lock.Version, out: Path, *, workers: int) -> Ran:
-    """Run the trials of a registered plan that have not finished in this folder, and judge all of them."""
+def run_plan(
+    experiment: Experiment,
+    version: lock.Version,
+    out: Path,
+    *,
+    workers: int,
+    backend: runner.Backend = "processes",
+    retry_failed: bool = False,
+) -> Ran:
+    """Run the trials of a registered plan that have not finished in this folder, shown while they run, and judge all.
+
+    Arguments and errors are those of `runner.run_trials`.
+    """
     record = TrialRecord(out)
     before = len(record.attempts())
-    attempts = runner.run_trials(
+    attempts = live.run_shown(
         experiment,
         runner.trials_of(version.plan),
         out,
         plan=version.sha256,
         workers=workers,
-        watcher=watcher,
+        backend=backend,
+        retry_failed=retry_failed,
     )
     ran = Ran(attempts, (), len(record.attempts()) > before)
     return dataclasses.replace(ran, judgements=judge.judge(version.plan, ran.measured))
@@ -132,6 +144,8 @@ def run(
     predict: Path | None = None,
     only_break: str = "",
     workers: int = 1,
+    backend: runner.Backend = "processes",
+    retry_failed: bool = False,
 ) -> dict[str, Any]:
     """Register the plan, run what it asks for, judge, break; print both tables; write `results.json`,
     `environment.json` and `report.html`.
@@ -139,6 +153,7 @@ def run(
     Args:
         predict: a plan of one's own, over the same arms; default: the lab's.
         only_break: run this fault alone, no trial.
+        workers, backend, retry_failed: see `runner.run_trials`.
 
     Raises:
         UsageError: there is no such fault, or the folder belongs to something else.
@@ -157,7 +172,7 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
         version = lock.lock(out, predict or PLANS / f"{name}.toml")
         print(f"plan {version.sha256[:12]}, version {version.number}, registered {version.at}", flush=True)
-        ran = run_plan(experiment, version, out, workers=workers)
+        ran = run_plan(experiment, version, out, workers=workers, backend=backend, retry_failed=retry_failed)
         failed = {one.trial.arm: one.error for one in ran.attempts if one.status != "finished"}
         told |= {
             "plan": version.sha256,
@@ -227,14 +242,6 @@ def shown(broken: Broken, one: Break) -> str:
         first = "" if number == 0 else " " * 5
         lines += textwrap.wrap(row, width, initial_indent=first, subsequent_indent=" " * 7)
     return "\n".join(lines)
-
-
-def watcher(report: runner.Report) -> None:
-    """Say who has ended."""
-    if report.state in ("finished", "failed"):
-        print(
-            f"  {report.trial.arm}: {report.state} in {report.elapsed:.1f} s ({report.done} of {report.of})", flush=True
-        )
 
 
 def _short(value: Any) -> str:

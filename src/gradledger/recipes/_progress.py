@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gradledger.evidence import trial
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -83,7 +85,7 @@ class Progress:
         self._pace = pace or Pace()
         self._stderr = stderr or sys.stderr
         self._live: Any = None
-        self._drawn = -math.inf
+        self._drawn = self._told = -math.inf
         self._loss = math.nan
         self._shown: Status | None = None
 
@@ -110,7 +112,10 @@ class Progress:
             self._live = None
 
     def tick(self, env_step: int, status: Callable[[], Status]) -> None:
-        """After each tick of the run; `status` is asked only when something is drawn."""
+        """After each tick of the run; `status` is asked only when something is drawn, or told to whoever runs this as
+        one trial of several."""
+        if trial.listened():
+            self._tell(env_step, status)
         if self._live is None:
             return
         now = time.monotonic()
@@ -125,6 +130,16 @@ class Progress:
             self._loss = here.loss
             self._shown = here
             self._draw()
+
+    def _tell(self, env_step: int, status: Callable[[], Status]) -> None:
+        now = time.monotonic()
+        if now - self._told >= _REDRAW_S or env_step >= self._total:
+            self._told = now
+            here = status()
+            self._loss = self._loss if math.isnan(here.loss) else here.loss
+            figures = {"loss": self._loss, "return_20": here.return_20, "return_100": here.return_100}
+            known = {name: value for name, value in figures.items() if not math.isnan(value)}
+            trial.tell(env_step, self._total, **known)
 
     def log(self, status: Status) -> None:
         """After each row of metrics."""

@@ -1,4 +1,4 @@
-"""Several seeds of one setting, one run after the other, and the table that tells how much they differ."""
+"""Several seeds of one setting, one run after the other or side by side, and the table that tells how they differ."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradledger.evidence import live
+from gradledger.evidence.runner import Backend
+from gradledger.evidence.trial import Experiment, Trial
 from gradledger.recipes import _folder
 from gradledger.recipes._statistics import Spread, spread
 
@@ -60,6 +63,52 @@ def run_seeds(
     return told
 
 
+def run_beside(
+    recipe: str,
+    seeds: Sequence[int],
+    out: Path,
+    run: Experiment,
+    *,
+    settings: Mapping[str, Any],
+    config: Mapping[str, Any],
+    jobs: int,
+    backend: Backend,
+) -> dict[str, Any]:
+    """Run the seeds that have not finished, `jobs` at a time, shown while they run; `trials.jsonl` has every attempt,
+    `seed-N.log` what the run of a seed said. A seed that failed is in the table with its error.
+
+    Args:
+        run: (settings, rng_seed) -> scores, importable by another process; it goes on where its folder ends.
+        settings: the arguments of all runs but seed and folder. config: those of them that make a run another run.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _folder.write_json(out / TABLE, table(recipe, seeds, {}, settings))
+    attempts = live.run_shown(
+        run,
+        [Trial(recipe, config, rng_seed) for rng_seed in seeds],
+        out,
+        workers=jobs,
+        backend=backend,
+        retry_failed=True,
+        output=lambda one: out / f"seed-{one.rng_seed}.log",
+    )
+    scores: dict[int, dict[str, Any]] = {}
+    failed = []
+    for one in attempts:
+        rng_seed = one.trial.rng_seed
+        record = finished(folder_of(out, rng_seed))
+        if one.status == "finished" and record is not None:
+            scores[rng_seed] = score_of(record)
+        else:
+            why = one.error or f"no record in {folder_of(out, rng_seed)}"
+            failed.append({"rng_seed": rng_seed, "status": one.status, "attempts": one.number, "error": why})
+    told = table(recipe, seeds, scores, settings) | {"failed": failed}
+    _folder.write_json(out / TABLE, told)
+    print("\n".join(lines(told)))
+    print(f"-> {out / TABLE}", flush=True)
+    return told
+
+
 def finished(folder: Path) -> dict[str, Any] | None:
     """The record of a run that came to its end, or None."""
     path = folder / _folder.RECORD
@@ -108,6 +157,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
             f"{row['rng_seed']:>9}  {scored:>16}  {cells[0]:>8}  {cells[1]:>8}  {row['env_step']:>10,}  "
             f"{row['seconds']:>9,.1f}"
         )
+    shown += [f"{row['rng_seed']:>9}  {row['status']}: {row['error']}" for row in document.get("failed", [])]
     spreads = {name: Spread(**facts) for name, facts in document["over_seeds"].items()}
     for label, get in _SUMMARY.items():
         each = {name: _cell(get(spreads[name]) if name in spreads else None) for name in MEASURES}

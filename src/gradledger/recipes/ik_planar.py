@@ -1,7 +1,7 @@
 """Inverse kinematics of a 3-link planar arm: the correct pipeline, every seed, by either engine.
 
     gradledger run ik_planar --out runs/ik
-    gradledger run ik_planar --workers 2 --out runs/ik
+    gradledger run ik_planar --jobs 2 --out runs/ik
 
 Pose (x, y, phi) in, joints (q1, q2, q3) out, both in the ranges of lab_pipeline; a net of 128-128, Adam, cosine over
 the epochs. The plan (plans/ik_planar.toml) is registered first: five seeds by the sweep, the same five by
@@ -59,7 +59,9 @@ class Args:
     preset: str = "full"
     out: Path = option(Path("runs/ik_planar"), "folder of the run; a second call goes on with it")
     predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
-    workers: int = option(1, "trials at a time, each in a process")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
     pictures: bool = option(True, "draw curves.png and errors.png")
 
 
@@ -188,7 +190,9 @@ def train(args: Args) -> dict[str, Any]:
     if not any(one.plan == version.sha256 for one in bundle.openings(args.out)):
         bundle.open_labels(args.out)  # every trial ends with the held-out fifth
     record = TrialRecord(args.out)
-    ran = _lab.run_plan(experiment, version, args.out, workers=args.workers)
+    ran = _lab.run_plan(
+        experiment, version, args.out, workers=args.workers, backend=args.backend, retry_failed=args.retry_failed
+    )
     finished = ran.finished
     told: dict[str, Any] = {
         "recipe": "ik_planar",
@@ -202,8 +206,9 @@ def train(args: Args) -> dict[str, Any]:
         ],
     }
     data = _lab_pipeline.make_data()
-    told["baselines"] = _ik_evidence.baselines(data)
-    told["over_seeds"] = _ik_evidence.over_seeds(compare.columns(record.latest()))
+    columns = compare.columns(record.latest())
+    told |= _ik_evidence.scale(data, columns)
+    told["over_seeds"] = _ik_evidence.over_seeds(columns)
     print(seed_table(told["trials"]))
     print(_lab.table(ran.judgements), flush=True)
     if ran.anew:

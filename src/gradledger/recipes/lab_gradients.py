@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradledger.recipes import _lab, _lab_gradients, _main
 from gradledger.recipes._command_line import option
@@ -37,6 +37,9 @@ class Args:
     resume: bool = option(False, "go on with the trials that are not finished", or_value_of="out")
     predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
     break_: str = option("", "run one fault on purpose alone", metavar="NAME")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
 
 
 BREAKS = {
@@ -81,7 +84,17 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> dict[str, Any]:
 
 def train(args: Args) -> dict[str, Any]:
     """The whole lab. Returns what it writes to `results.json`."""
-    return _lab.run("lab_gradients", experiment, BREAKS, out=args.out, predict=args.predict, only_break=args.break_)
+    return _lab.run(
+        "lab_gradients",
+        experiment,
+        BREAKS,
+        out=args.out,
+        predict=args.predict,
+        only_break=args.break_,
+        workers=args.workers,
+        backend=args.backend,
+        retry_failed=args.retry_failed,
+    )
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradledger.evidence import trial
 from gradledger.recipes import _lab, _lab_pipeline, _main
@@ -38,7 +38,9 @@ class Args:
     resume: bool = option(False, "go on with the trials that are not finished", or_value_of="out")
     predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
     break_: str = option("", "run one fault on purpose alone", metavar="NAME")
-    workers: int = option(1, "trials at a time, each in a process")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
 
 
 BREAKS = {
@@ -95,6 +97,8 @@ def train(args: Args) -> dict[str, Any]:
         predict=args.predict,
         only_break=args.break_,
         workers=args.workers,
+        backend=args.backend,
+        retry_failed=args.retry_failed,
     )
 
 

@@ -17,7 +17,9 @@ SUMMARY = "Compute a metric again from the predictions that the trials saved."
 def command(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder that a run left.")],
     quantity: Annotated[str, typer.Option(metavar="NAME", help="The quantity as it was recorded.")],
-    metric: Annotated[str, typer.Option(metavar="METRIC", help="mse, rmse, mae, max_error or accuracy.")] = "mse",
+    metric: Annotated[
+        str, typer.Option(metavar="METRIC", help="mse, rmse, mae, max_error, mean_difference or accuracy.")
+    ] = "mse",
     prediction: Annotated[str, typer.Option(metavar="ARRAY", help="The saved predictions.")] = "prediction",
     target: Annotated[str, typer.Option(metavar="ARRAY", help="The saved targets.")] = "target",
     tolerance: Annotated[float, typer.Option(help="Relative.")] = 1e-5,

@@ -22,7 +22,9 @@ def command(
     tolerance: Annotated[
         float | None, typer.Option(help="Relative, for every quantity of the plan, in place of the registered ones.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Trials at a time, each in a process.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", "--jobs", metavar="N", help="Trials at a time, each in a process.")
+    ] = 1,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="SCRATCH", help="Keep the new trials here.")
     ] = None,
@@ -34,14 +36,10 @@ def command(
     """Run recorded trials anew, and compare their quantities within the registered tolerance."""
     from gradledger.cli._code import function
     from gradledger.evidence import retrain as retraining
-    from gradledger.evidence.runner import Report
-
-    def watch(report: Report) -> None:
-        if report.state != "running":
-            typer.echo(f"  {report.trial.arm}, seed {report.trial.rng_seed}: {report.state} in {report.elapsed:.1f} s")
+    from gradledger.evidence.live import Display
 
     experiment = function(Path(folder), "experiment", code=code)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, Display() as display:
         found = retraining.retrain(
             Path(folder),
             experiment,
@@ -50,7 +48,8 @@ def command(
             arms=arm or (),
             tolerance=tolerance,
             workers=workers,
-            watcher=watch,
+            watcher=display,
+            beat=display.beat,
         )
     for one in found:
         told = "agrees" if one.agrees else f"DIFFERS: {one.why}"

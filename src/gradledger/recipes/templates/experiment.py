@@ -1,14 +1,16 @@
 """NAME: an experiment whose predictions are registered before it runs.
 
-    python NAME.py            # into runs/NAME; a second call goes on where it was stopped
-    python NAME.py FOLDER
+    python NAME.py              # into runs/NAME; a second call goes on where it was stopped
+    python NAME.py FOLDER --jobs 4
 
 The claims are in NAME.toml. Change them before the first run: afterwards they are locked.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradledger.evidence import Outcome, judge, lock, report, runner, tell
+from gradledger.evidence import Outcome, judge, live, lock, report, runner, tell
 from gradledger.evidence.record import TrialRecord
 
 HERE = Path(__file__).resolve()
@@ -52,10 +54,23 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> Outcome:
     )
 
 
-def main(out: Path) -> None:
+def main() -> int:
     """Lock the plan, run the trials that have not finished, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs") / HERE.stem)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time, each in a process")
+    parser.add_argument("--retry-failed", action="store_true", help="run trials again that failed")
+    args = parser.parse_args()
+    out = args.folder
     version = lock.lock(out, HERE.with_suffix(".toml"))
-    attempts = runner.run_trials(experiment, runner.trials_of(version.plan), out, plan=version.sha256)
+    trials = runner.trials_of(version.plan)
+    try:
+        attempts = live.run_shown(
+            experiment, trials, out, plan=version.sha256, workers=args.jobs, retry_failed=args.retry_failed
+        )
+    except KeyboardInterrupt:
+        print(f"interrupted; to go on: {shlex.join(['python', *sys.argv])}", file=sys.stderr)
+        return 130
     for one in attempts:
         shown = f"{one.quantities['validation']:.5f}" if one.quantities else f"{one.status}: {one.error}"
         print(f"{one.trial.arm}, seed {one.trial.rng_seed}: {shown}")
@@ -66,7 +81,8 @@ def main(out: Path) -> None:
     (out / "results.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     (out / "report.html").write_text(report.page(report.tell(out)), encoding="utf-8")
     print(f"-> {out / 'report.html'}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs") / HERE.stem)
+    sys.exit(main())
