@@ -122,8 +122,9 @@ def parse(
         parser.add_argument(*names, dest=name, help=text, **facts)
         if name == "rng_seed" and series:
             parser.add_argument("--seeds", type=seed_list, metavar="LIST", help=_SEEDS)
-            parser.add_argument("--jobs", type=count, metavar="N", help=_JOBS)
-            parser.add_argument("--backend", choices=typing.get_args(Backend), help=_BACKEND)
+            # Of the series, no fields: a recipe that runs a plan has options of these names among its own.
+            parser.add_argument("--jobs", dest="series jobs", type=count, metavar="N", help=_JOBS)
+            parser.add_argument("--backend", dest="series backend", choices=typing.get_args(Backend), help=_BACKEND)
     found, rest = parser.parse_known_args(argv)
     if not series and any(word.partition("=")[0] == "--seeds" for word in rest):
         one = "--rng-seed N, once a call, each into an --out of its own" if "rng_seed" in fields else "its plan"
@@ -132,7 +133,8 @@ def parse(
         near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, n=1)
         parser.error(f"unknown: {' '.join(rest)}" + (f" (did you mean {near[0]}?)" if near else ""))
     given = vars(found)
-    seeds, jobs, backend = given.pop("seeds", ()), given.pop("jobs", 1), given.pop("backend", "processes")
+    seeds, jobs = given.pop("seeds", ()), given.pop("series jobs", 1)
+    backend = given.pop("series backend", "processes")
     if seeds and "rng_seed" in given:
         parser.error("--seeds beside --rng-seed")
     for name, one in fields.items():
