@@ -8,6 +8,7 @@ or `run_shown`, which is this.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter, deque
@@ -220,11 +221,13 @@ def picture(rows: Sequence[Row], counts: tuple[int, int], elapsed: float, *, hei
 
 
 def duration(seconds: float | None) -> str:
-    """3:07:05 or 0:05; "?" for None."""
-    if seconds is None:
+    """3:07:05, 7:05 or 0:05; "?" for None and NaN; days from 100 hours on."""
+    if seconds is None or math.isnan(seconds):
         return "?"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours / 24:.0f} days"
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gradledger.evidence import trial
+from gradledger.evidence.live import duration as duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -169,17 +170,6 @@ def picture(label: str, status: Status, total: int, pace: Pace) -> RenderableTyp
     speed = f"{_number(pace.rate(), '6,.0f', 6)}/s  {duration(left):>8} left"
     first.add_row(Text(name, style="bold"), bar, f"{counted} {speed}")
     return Group(first, Text(_second(status), no_wrap=True, overflow="ellipsis", style="dim"))
-
-
-def duration(seconds: float) -> str:
-    """3:07:05, 7:05 or 0:05; "?" for NaN; days from 100 hours on."""
-    if math.isnan(seconds):
-        return "?"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours >= 100:
-        return f"{hours / 24:.0f} days"
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def _second(status: Status) -> str:
