@@ -62,13 +62,8 @@ def over_seeds(record: TrialRecord, finished: Sequence[Attempt]) -> list[dict[st
     return rows
 
 
-def baselines(out: Path, demos: Demonstrations, episode_count: int, *, again: bool) -> list[dict[str, Any]]:
-    """What rules without a net reach in the same episodes; read back where they were measured."""
-    results = out / "results.json"
-    if not again and results.exists():
-        found: list[dict[str, Any]] = _folder.read_json(results).get("baselines", [])
-        if found:
-            return found
+def baselines(demos: Demonstrations, episode_count: int) -> list[dict[str, Any]]:
+    """What rules without a net reach in the same episodes."""
     rows = []
     for name, rule in _arm6_policies.baselines(demos).items():
         played = play(rule, _arm6_policies.episodes(episode_count))
