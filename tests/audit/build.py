@@ -86,8 +86,11 @@ class Run:
         self._next[kind] += 1
         return self._next[kind]
 
-    def module(self, name: str, line: int, tensors: int = 2, *, cls: str = "Net", parent: Net | None = None) -> Net:
-        """A module with parameters; with `parent` it becomes its child `name`."""
+    def module(
+        self, name: str, line: int, tensors: int = 2, *, cls: str = "Net", parent: Net | None = None,
+        role: str = "parameter",
+    ) -> Net:  # fmt: skip
+        """A module with parameters (or buffers); with `parent` it becomes its child `name`."""
         ident = self.new("module")
         self.emit(ev.ModuleMade, at(line), module=ident, cls=cls, builtin=False)
         ids = []
@@ -95,7 +98,7 @@ class Run:
             tensor = self.new("tensor")
             ids.append(tensor)
             self.emit(
-                ev.TensorRegistered, at(line), tensor=tensor, module=ident, name=f"w{i}", role="parameter",
+                ev.TensorRegistered, at(line), tensor=tensor, module=ident, name=f"w{i}", role=role,
                 shape=(4, 4), requires_grad=True,
             )  # fmt: skip
         net = Net(ident, tuple(ids))

@@ -269,6 +269,32 @@ def test_a_copy_onto_itself() -> None:
         assert event.source == event.target == watch.module(target)
 
 
+class Codebook(nn.Module):
+    """Codes that follow the data by running sums of their own; `update` is how each new sum comes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("embed", torch.randn(4, 2))
+        self.register_buffer("total", torch.randn(4, 2))
+        self.register_buffer("size", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = torch.cdist(x, self.embed).argmin(-1)
+        onehot = nn.functional.one_hot(chosen, 4).type(x.dtype)
+        self.size.data.lerp_(onehot.sum(0).to(self.size), 0.1)
+        self.total.data.lerp_(torch.einsum("nc,nd->cd", onehot, x).to(self.total), 0.1)
+        self.embed.data.copy_(self.total / self.size.unsqueeze(-1))
+        return self.embed[chosen]
+
+
+def test_a_codebook_that_follows_the_data_is_no_copy() -> None:
+    with watching() as watch:
+        model = nn.Sequential(nn.Linear(2, 2), Codebook())
+        model(torch.randn(8, 2))
+        watch.session.recorder.emit(ModuleMade, module=0, cls="", builtin=True)
+        assert watch.all(Copied) == []
+
+
 def test_buffers_left_behind() -> None:
     with watching() as watch:
         online = net(norm=True)

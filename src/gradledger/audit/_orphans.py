@@ -14,8 +14,8 @@ def classify(tensor: int, world: World) -> str:
     """Code that explains why `tensor` is in no optimizer, or "" when an optimizer holds it.
 
     M1: a raw tensor kept as attribute of a module; M3: kept in a plain list or dict; M4: attached after the optimizer
-    of its model was built; M5: the optimizer holds the parameters of another, discarded model; M7: unfrozen after the
-    optimizer was built; G17: data that was given requires_grad; G12: none of these.
+    of its model was built; M5: the optimizer holds the parameters of another, discarded model; M7: a parameter unfrozen
+    after the optimizer was built; G17: data that was given requires_grad; G12: none of these.
     """
     if world.holders(tensor):
         return ""
@@ -131,7 +131,7 @@ def _registered(tensor: int, world: World) -> str:
     if not optimizers and idle_optimizer(tensor, world) is not None:
         return "M5"
     unfrozen = info.unfrozen_seq
-    if unfrozen is not None:
+    if unfrozen is not None and info.role != "buffer":
         pool = optimizers or [o for o in world.optimizers.values() if o.steps > 0]
         if any(o.made_seq < unfrozen for o in pool):
             return "M7"

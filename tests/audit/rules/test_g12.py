@@ -49,6 +49,24 @@ def test_a_target_network_is_a_warning_at_its_call() -> None:
     assert finding.site.line == 9
 
 
+def test_a_buffer_whose_flag_was_switched_on() -> None:
+    run = Run()
+    net = run.module("net", line=3)
+    zero = run.module("zero", line=4, tensors=1, role="buffer", parent=net)
+    run.freeze(zero, line=5)
+    opt = run.optimizer(net, line=6)
+    for _ in range(12):
+        run.freeze(zero, line=9, value=True)
+        run.zero_grad(opt, line=7)
+        run.forward(net, line=8)
+        run.backward(net, zero, line=10)
+        run.step(opt, line=11)
+    (finding,) = judge(g12, run)
+    assert finding.severity == "warning"
+    assert finding.site.line == 9
+    assert "clone()" in finding.fix
+
+
 def test_read_or_cleared_gradients_are_wanted() -> None:
     for how in ({"read_every": 1}, {"clear": True}):
         run = Run()

@@ -69,7 +69,8 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
     made = world.tensor(tensors[0]).site if free else world.module(key[0]).site
     optimizer = _busiest_optimizer(world)
     copied = not free and is_copy(tensors[0], world)
-    severity: Severity = "warning" if copied else "error"
+    buffers = not copied and all(world.tensor(t).role == "buffer" for t in tensors)
+    severity: Severity = "warning" if copied or buffers else "error"
     if free:
         word = assigned_word(made, world)
         shape = list(world.tensor(tensors[0]).shape)
@@ -82,6 +83,11 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
     if copied:
         fix = f"evaluate {what.strip('`')} under torch.no_grad(), or call requires_grad_(False) on it once"
         tail = "it is written by copies only, so this costs memory and time and changes nothing else"
+    elif buffers:
+        made = world.tensor(tensors[0]).unfrozen_site
+        site = made if made.file else site
+        fix = f"leave the flag of a buffer alone: requires_grad_() on {what.strip('`')}.clone() instead"
+        tail = "it is a buffer, so nothing applies or clears it, and it grows for as long as the program runs"
     else:
         fix = (
             f"hand {what.strip('`')} to the optimizer on line {optimizer.line} if it is to be trained, else give it "

@@ -90,8 +90,8 @@ def tensor_written(
         return
     registry = recorder.part(Registry)
     roots = registry.roots_of_pair(numbers[0], numbers[1])
-    if roots is None:
-        return
+    if roots is None or (roots[0] == roots[1] and target is not source):
+        return  # one state of a module made from another (a codebook from its sums) is no update of a network
     key = (_ITSELF, _ITSELF) if target is source else roots
     _update(session, key, how, site).pairs[numbers[0], numbers[1]] = tau
 
