@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,9 +92,12 @@ def test_ctrl_c_lets_every_trial_save_and_the_next_call_goes_on(tmp_path: Path) 
 def test_a_trial_that_a_signal_ended_is_named_with_it_and_the_others_go_on(
     tmp_path: Path, number: int, status: str, text: str
 ) -> None:
+    sent: list[int] = []
+
     def kill(report: Report) -> None:
-        if report.trial.rng_seed == 0 and report.state == "running" and report.progress is not None:
-            os.kill(int((tmp_path / "pid-0").read_text()), number)
+        if report.trial.rng_seed == 0 and report.progress is not None and not sent:
+            sent.append(int((tmp_path / "pid-0").read_text()))
+            os.kill(sent[0], number)
 
     trials = [*slow(tmp_path, 0), *slow(tmp_path, 1, steps=3)]
     ended, other = run_trials(experiments.slow, trials, tmp_path, workers=2, watcher=kill)
@@ -288,10 +290,8 @@ def test_a_ray_cluster_records_what_processes_record_and_can_be_interrupted(tmp_
     (dead,) = run_trials(experiments.frail, [Trial("frail", {}, 2)], tmp_path / "frail", backend="ray")
     assert (dead.status, "its process died" in dead.error) == ("failed", True)
 
-    stop = threading.Timer(0.0, signal.raise_signal, [signal.SIGINT])
     with pytest.raises(KeyboardInterrupt):
         run_trials(experiments.slow, slow(tmp_path, 0, 1), tmp_path, workers=2, backend="ray", watcher=Stop(0, 1))
-    stop.cancel()
     assert [one.status for one in TrialRecord(tmp_path).attempts()] == ["interrupted"] * 2
     (tmp_path / "saved-0").write_text("3999")
     (found,) = run_trials(experiments.slow, slow(tmp_path, 0), tmp_path, backend="ray")

@@ -120,6 +120,7 @@ def test_every_seed_is_in_the_table_with_what_its_record_says(runs: Path, told: 
     assert evaluation["interval"]["why"] == "2 seeds: no interval below 3"
     assert [one["name"] for one in told["baselines"]] == ["random actions", "no action"]
     assert told["scale"][0]["value"] == pytest.approx(evaluation["mean"])
+    assert told["over_seeds"][0] == evaluation  # what the head of the card refers to
 
 
 def test_the_folder_stands_alone_is_sealed_and_a_second_call_leaves_it_so(
@@ -132,6 +133,7 @@ def test_the_folder_stands_alone_is_sealed_and_a_second_call_leaves_it_so(
     card = copy / "README.md"
     shown = f"{told['trials'][0]['evaluation']:.2f}"
     assert shown in card.read_text()
+    assert f'"value": {json.dumps(told["over_seeds"][0]["mean"])}' in card.read_text()
     card.write_text(card.read_text().replace(shown, "500.00", 1))
     assert any("results.json#" in one.field for one in bundle.verify(copy) if one.file == "README.md")
     for name in ("report.html", "slices.json", "worst.json", "latency.json", "rejections.json", "environment.json"):

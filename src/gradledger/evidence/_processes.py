@@ -124,10 +124,13 @@ def _work(experiment: Experiment, trial: Trial, pipe: Connection, output: str | 
         if output is not None:
             _into(output)
         message = attempt(experiment, trial, lambda progress: pipe.send(("progress", progress)))
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is over: what came of it is to arrive
+    except KeyboardInterrupt:  # before it began, or between two lines of ours
+        message = ("stopped",)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is over: what came of it is to arrive
+    try:
         pipe.send(message)
-    except (KeyboardInterrupt, BrokenPipeError):
-        pass  # stopped between two lines, or nobody listens any more
+    except BrokenPipeError:
+        pass  # nobody listens any more
     finally:
         pipe.close()
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from gradledger import rl
 from gradledger.core.errors import GradledgerError
@@ -90,15 +90,10 @@ def load(weights: Path, args: Mapping[str, Any], *, dtype: str, precision: str |
 def stages(player: Player) -> list[tuple[str, Callable[[Any], Any]]]:
     """The path as (name, function), each fed with what the one before it returned; the first gets bytes."""
 
-    def model(state: NDArray[Any]) -> Tensor:
-        with torch.no_grad():
-            batch = torch.from_numpy(state[None])
-            return player.net(batch if player.dtype == np.uint8 else batch.to(player.precision))[0]  # type: ignore[no-any-return]
-
     return [
         ("read", lambda raw: read(player, raw)),
         ("check", lambda state: checked(player, state)),
-        ("model", model),
+        ("model", lambda state: player.values(state[None])[0]),
         ("decide", lambda values: int(values.argmax())),
     ]
 

@@ -26,6 +26,7 @@ from gradledger.recipes._dqn_measure import Found
 COPIED = (_folder.CONFIG, _folder.ENVIRONMENT, _folder.RECORD, _folder.METRICS, _folder.EPISODES, _dqn_measure.WEIGHTS)
 PICTURES = ("curves.png", "strip.png")
 CALLS, WORST = 1_000, 10
+SHOWN = ("evaluation", "above_random", "last_games", "value_bias")  # over the seeds, in the card
 THIRDS = ("first third", "second third", "last third")
 Kept = Mapping[str, NDArray[Any]]
 
@@ -35,23 +36,22 @@ def name_of(arm: str, rng_seed: int) -> str:
     return f"runs/{arm}-seed-{rng_seed}"
 
 
-def copy(found: Found, out: Path, arm: str) -> dict[str, Any]:
+def copy(found: Found | None, out: Path, arm: str, rng_seed: int) -> dict[str, Any]:
     """Take what a reader needs of a run into the evidence: everything but checkpoints and films. What is there already
-    stays. Returns facts of the run for `results.json`."""
-    place = out / name_of(arm, found.rng_seed)
-    place.mkdir(parents=True, exist_ok=True)
-    for name in COPIED:
-        if not (place / name).exists():
-            shutil.copyfile(found.folder / name, place / name)
-    for name in PICTURES:
-        to = out / f"{Path(name).stem}-{arm}-seed-{found.rng_seed}.png"
-        if (found.folder / name).exists() and not to.exists():
-            shutil.copyfile(found.folder / name, to)
+    stays, also when the run itself is gone. Returns facts of the run for `results.json`."""
+    place = out / name_of(arm, rng_seed)
+    if found is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        wanted = {name: place / name for name in COPIED}
+        wanted |= {name: out / f"{Path(name).stem}-{arm}-seed-{rng_seed}.png" for name in PICTURES}
+        for name, to in wanted.items():
+            if (found.folder / name).exists() and not to.exists():
+                shutil.copyfile(found.folder / name, to)
     record = _folder.read_json(place / _folder.RECORD)
     return {
         "arm": arm,
-        "rng_seed": found.rng_seed,
-        "folder": name_of(arm, found.rng_seed),
+        "rng_seed": rng_seed,
+        "folder": name_of(arm, rng_seed),
         "kind": record["kind"],
         "env_steps": record["completed"]["env_step"],
         "optimizer_steps": record["completed"]["optimizer_step"],
@@ -81,7 +81,7 @@ def _time(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(microsecond=0)
 
 
-def scale(attempts: Sequence[Attempt], kept: Kept, columns: Sequence[Column]) -> dict[str, Any]:
+def scale(kept: Kept, columns: Sequence[Column]) -> dict[str, Any]:
     """Of `results.json`: returns of rules without a network, and where the mean over seeds of each arm stands."""
     found = []
     for name, array in (("random actions", "random_return"), ("no action", "no_action_return")):
@@ -94,8 +94,9 @@ def scale(attempts: Sequence[Attempt], kept: Kept, columns: Sequence[Column]) ->
     ]
     over = [
         {"arm": one.arm, "quantity": one.quantity, **asdict(one.summary)}
+        for quantity in SHOWN
         for one in columns
-        if one.quantity in ("evaluation", "above_random", "last_games", "value_bias") and one.summary is not None
+        if one.quantity == quantity and one.summary is not None
     ]
     return {"baselines": [one.record() for one in found], "scale": placed, "over_seeds": over}
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from gradledger.core.errors import UsageError
-from gradledger.evidence import compare, judge, live, lock, runner
+from gradledger.core.records import plain
+from gradledger.evidence import compare, hypothesis, judge, live, lock, runner
 from gradledger.evidence.hypothesis import Plan
 from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.evidence.trial import Outcome, Trial
@@ -119,8 +120,7 @@ class Reader:
 def train(args: Args) -> dict[str, Any]:
     """Register (or confirm) the plan, read the runs, judge, save. Returns what it writes to `results.json`."""
     found = _dqn_measure.runs(args.runs)
-    version = _version(args)
-    chosen = assigned(version.plan, found)
+    version, chosen = _registered(args, found)
     reader = Reader(version.plan.arms, chosen, args.states)
     record = TrialRecord(args.out)
     before = len(record.attempts())
@@ -138,28 +138,31 @@ def train(args: Args) -> dict[str, Any]:
         "registered": version.at,
         "hypotheses": [one.record() for one in ran.judgements],
         "trials": [_row(one) for one in ran.attempts],
-        "runs": [_dqn_evidence.copy(chosen[_key(one)], args.out, one.trial.arm) for one in ran.finished],
+        "runs": [_dqn_evidence.copy(chosen.get(_key(one)), args.out, *_key(one)) for one in ran.finished],
         "beginnings": _dqn_evidence.beginnings(list(chosen.values()), version),
     }
     if kept:
         told["evaluation_episodes"] = len(kept[0]["evaluation_return"])
         told["saved_states"] = len(kept[0]["action"])
-        told |= _dqn_evidence.scale(ran.finished, kept[0], columns)
+        told |= _dqn_evidence.scale(kept[0], columns)
     print(seed_table(told["trials"]))
     print(_lab.table(ran.judgements), flush=True)
-    _folder.write_json(args.out / "results.json", told)
+    _folder.write_json(args.out / "results.json", plain(told))  # a loss that is no number is told as such
     if kept:
         _dqn_evidence.leave(args.out, ran.finished[0], ran.finished, kept, again=ran.anew)
     print(f"-> {args.out / 'results.json'}", flush=True)
     return told
 
 
-def _version(args: Args) -> lock.Version:
-    """The registered plan: one that lies in the folder already counts where none is given."""
+def _registered(args: Args, found: Sequence[Found]) -> tuple[lock.Version, dict[tuple[str, int], Found]]:
+    """The plan with the runs of its arms. One that is registered in the folder counts where none is given; a new one is
+    registered once the runs are seen to fit it."""
     known = lock.versions(args.out) if args.out.exists() else []
     if known and args.predict is None:
-        return known[-1]
-    return lock.lock(args.out, args.predict or _lab.PLANS / "dqn_atari.toml")
+        return known[-1], assigned(known[-1].plan, found)
+    path = args.predict or _lab.PLANS / "dqn_atari.toml"
+    chosen = assigned(hypothesis.read(path), found)
+    return lock.lock(args.out, path), chosen
 
 
 def seed_table(trials: Sequence[Mapping[str, Any]]) -> str:
