@@ -64,6 +64,19 @@ def called_names(file: str, line: int) -> list[str]:
     return list(found)
 
 
+def owners_called(file: str, line: int) -> set[str]:
+    """Names on the way to what is called on this line: `self.target.model(x)` -> {"target"}."""
+    tree = parsed(file)
+    found: set[str] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno) and _pure(node.func):
+            part = node.func
+            while isinstance(part, (ast.Attribute, ast.Subscript)):
+                part = part.value
+                found.add(last_name(part))
+    return found - {"", "self", "cls"}
+
+
 def _pure(node: ast.expr) -> bool:
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
@@ -226,6 +239,8 @@ def _calls_updater(node: ast.AST, names: set[str], updating: set[str]) -> bool:
         return True
     if not _updating_name(name):
         return False
+    if isinstance(node.func, ast.Attribute) and last_name(node.func.value) in names:
+        return True  # target.sync()
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(last_name(a) in names or _walked_over(a, ("parameters", "state_dict")) & names for a in given)
 
@@ -290,7 +305,8 @@ def sharing_lines(file: str) -> list[int]:
 
 
 def due_every(file: str, line: int) -> float | None:
-    """How many steps a conditional line may have to wait: the largest number compared with or taken modulo around it.
+    """How many steps a conditional line may have to wait: the largest number compared with, or taken modulo or divided
+    by, around it.
 
     Names in a condition are looked up among the numbers that the file gives to them (assignments, defaults, keyword
     arguments, command-line defaults; the smallest counts).  0 when the line stands under no condition; None when no
@@ -308,7 +324,7 @@ def due_every(file: str, line: int) -> float | None:
     known = _numbers(tree)
     numbers: list[float] = []
     for node in (n for test in tests for n in ast.walk(test)):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv)):
             interval = _number(node.right, known)
             if interval is None:
                 return None
@@ -345,7 +361,10 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
             for name, value in _bindings(node):
                 give(name, value)
         elif isinstance(node, ast.AnnAssign):
-            give(last_name(node.target), node.value)
+            made = node.value  # every: int = field(default=500), option(500, "help")
+            give(last_name(node.target), made.args[0] if isinstance(made, ast.Call) and made.args else made)
+            for keyword in made.keywords if isinstance(made, ast.Call) else ():
+                give(last_name(node.target) if keyword.arg == "default" else "", keyword.value)
         elif isinstance(node, ast.arguments):
             places = [*node.posonlyargs, *node.args]
             for place, default in zip(places[len(places) - len(node.defaults) :], node.defaults, strict=True):

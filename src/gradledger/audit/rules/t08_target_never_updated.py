@@ -10,10 +10,12 @@ Every target comes from the untrained first network.  The loss falls all the sam
 ## How it is found
 By the copies themselves (source and target are one module, nothing changed, the trained network is overwritten), or,
 when no copy was seen in 50 steps and the target's values stand still, by an update of the target in the source that
-never ran or had no effect.
+never ran or had no effect.  A copy of the trained network whose discounted output is the target in 200 steps, which
+stands still, and for which the source holds no update of any kind, is one that was forgotten.
 
 ## Near misses
-- Frozen references and pretrained teachers that no code tries to update.
+- Frozen references, random networks to be predicted, pretrained teachers and critics: no code tries to update them,
+  and no discounted output of a copy of the trained network is the target.
 - A target that is replaced by a new deep copy.
 - Long intervals that have not come round yet are reported only when the source holds an update and 50 steps have
   passed.
@@ -30,6 +32,7 @@ from dataclasses import dataclass, field
 from gradledger.audit import _code
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
+from gradledger.audit._unwritten import Attempt, forgotten, pending
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import (
@@ -62,7 +65,7 @@ LISTENS: tuple[type[Event], ...] = (
 
 _PATIENCE = 50  # optimizer steps without any update before the source is asked
 _LOADS = 8
-_LONG = 1000  # ... and before a condition that cannot be read counts as one that never comes true
+_FILES = 32
 
 
 @dataclass(slots=True)
@@ -82,6 +85,7 @@ class State:
     ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
     loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
     walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walked over parameters or took a state
+    files: set[str] = field(default_factory=set)  # of the lines that train and of their callers
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)
 
@@ -114,6 +118,8 @@ def update(state: State, event: Event, world: World) -> None:
         else:
             state.still[event.module] = event.iteration - event.since
     else:
+        if isinstance(event, Backward) and len(state.files) < _FILES:
+            state.files.update({event.site.file, *(f.file for f in event.site.callers)} - {""})
         state.watch.take(event)
 
 
@@ -316,54 +322,22 @@ def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
             continue
         if met.target in state.moved or state.still.get(met.target, 0) < _PATIENCE - 5:
             continue
-        attempts = _pending(met, state, world) or _idle_loads(met.target, state, world)
+        attempts = pending(met, state.ran, state.walked, world)
+        if attempts is None:
+            continue  # its turn may not have come yet
+        attempts = attempts or _idle_loads(met.target, state, world)
         if attempts:
             found.append((_never(met, attempts, world), met.target))
+        elif forgotten(met, state.ran, state.files, world, known):
+            found.append((_forgot(met, world), met.target))
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """A statement that would update the target.  `ran`: it was seen to run; `due`: steps its condition may wait."""
-
-    sites: tuple[Site, ...]
-    ran: bool
-    due: float = 0
-
-
-def _pending(met: Meeting, state: State, world: World) -> list[_Attempt]:
-    """Statements of the program that would update the target and by which no copy has happened."""
-    called = _code.called_names(met.target_site.file, met.target_site.line)
-    predicted = _code.called_names(met.learner_site.file, met.learner_site.line)
-    names = {n for n in called if n not in predicted}
-    label = world.module_name(met.target).rpartition(".")[2]
-    if label.isidentifier():
-        names.add(label)
-    files = dict.fromkeys(s.file for s in (met.target_site, made_at(met.target, world), met.site) if s.file)
-    steps = world.iteration - met.first_iteration
-    found = []
-    for file in files:
-        for line, span in _code.update_lines(file, names).items():
-            if any((file, inner) in state.ran for inner in span):
-                continue
-            ran = any((file, inner) in state.walked for inner in span)
-            due = _code.due_every(file, line)
-            if due is None and (ran or (steps >= _LONG and "site-packages" not in file)):
-                due = 0
-            if due is None or due > steps:
-                return []  # its turn may not have come yet
-            # of a loop, the line in it that writes comes first
-            sites = [Site(file, inner, "") for inner in span[:3]]
-            found.append(_Attempt((*sites[1:2], sites[0], *sites[2:]), ran, due))
-    # what ran in vain is the line to edit; else the condition that never came true
-    return sorted(found, key=lambda a: (not a.ran, a.due == 0))
-
-
-def _idle_loads(module: int, state: State, world: World) -> list[_Attempt]:
+def _idle_loads(module: int, state: State, world: World) -> list[Attempt]:
     """Lines that load a state into the target again and again, which stays the same for all that."""
     mine = {module, *world.descendants(module), *world.ancestors(module)}
     loads = [e for ident, events in state.loads.items() if ident in mine for e in events if e.site.file]
-    return [_Attempt((e.site,), True) for e in loads] if len(loads) > 1 else []
+    return [Attempt((e.site,), True) for e in loads] if len(loads) > 1 else []
 
 
 def _remade(module: int, known: list[Link], world: World) -> bool:
@@ -379,7 +353,25 @@ def _remade(module: int, known: list[Link], world: World) -> bool:
     )
 
 
-def _never(met: Meeting, attempts: list[_Attempt], world: World) -> Finding:
+def _forgot(met: Meeting, world: World) -> Finding:
+    name, online = world.module_name(met.target), world.module_name(met.learner)
+    steps = world.iteration - met.first_iteration
+    return Finding(
+        "T8",
+        "error",
+        met.target_site,
+        f"`{name}` is a copy of `{online}` and gives its target, but has not changed in {times(steps, 'step')}, and no "
+        "line of the program writes into it: every target comes from the untrained first network.",
+        "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
+        related=sites(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
+        evidence={"target": name, "network": online, "steps": steps, "why": "no update in the program"},
+        confidence="likely",
+        subject=name,
+        iteration=met.first_iteration,
+    )
+
+
+def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
     first, *others = [site for attempt in attempts for site in attempt.sites]
