@@ -127,8 +127,8 @@ def parse(
             parser.add_argument("--backend", dest="series backend", choices=typing.get_args(Backend), help=_BACKEND)
     found, rest = parser.parse_known_args(argv)
     if not series and any(word.partition("=")[0] == "--seeds" for word in rest):
-        one = "--rng-seed N, once a call, each into an --out of its own" if "rng_seed" in fields else "its plan"
-        parser.error(f"--seeds: this recipe runs no series; its seeds come from {one}")
+        whence = "--rng-seed N, once a call, each into an --out of its own" if "rng_seed" in fields else "its plan"
+        parser.error(f"--seeds: this recipe runs no series; its seeds come from {whence}")
     if rest:
         near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, n=1)
         parser.error(f"unknown: {' '.join(rest)}" + (f" (did you mean {near[0]}?)" if near else ""))
