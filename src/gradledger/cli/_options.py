@@ -15,13 +15,15 @@ from gradledger.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`metavar`: what follows the name ("" for a flag); `choices`: the allowed words; `help`: one sentence."""
+    """`metavar`: what follows the name ("" for a flag); `choices`: the allowed words; `help`: one sentence; `alone`:
+    what it means without a value, which then follows by `=` only ("": it needs one)."""
 
     name: str
     metavar: str
     help: str
     default: str = ""
     choices: tuple[str, ...] = ()
+    alone: str = ""
 
 
 FORMATS = ("text", "json", "md", "html", "sarif")
@@ -44,8 +46,23 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("--like", "RUN", "Compare with a stored good run of the same program (named as for --replay)."),
     Option("--fail-on-difference", "", "With --like: exit with 4 when the program succeeded but a relation differs."),
+    Option(
+        "--selfcheck",
+        "",
+        "Instead of a report: run the program without and with the audit, each time in a fresh copy of the working "
+        "folder, and compare every bit that it prints, trains, draws and writes.  Exit with 5 when one differs.",
+    ),
+    Option("--in-place", "", "With --selfcheck: run in the working folder itself; files are not compared then."),
+    Option(
+        "--oracle",
+        "[=EVERY]",
+        "Recompute gradients on copies, term by term, in the first iterations and in two out of EVERY (10 when it is "
+        "not given), and say what the optimizer's gradients were made of.",
+        alone="10",
+    ),
     Option("--help", "", "Show this text."),
 )
+NOT_WITH_SELFCHECK = ("--open", "--select", "--ignore", "--run", "--replay", "--like", "--fail-on-difference")
 USAGE = "gradledger audit [options] (script.py | folder | -m package.module) [arguments of the program]"
 
 
@@ -73,6 +90,16 @@ def parse(argv: Sequence[str]) -> Arguments:
     arguments = split(argv, OPTIONS, "gradledger audit")
     if arguments.values["--fail-on-difference"] and not arguments.values["--like"] and not arguments.help:
         raise wrong("--fail-on-difference without --like", "--like RUN, the run to compare with", "gradledger audit")
+    every = arguments.values["--oracle"]
+    if every and not arguments.help and not (every.isdecimal() and int(every) > 0):
+        raise wrong(f"--oracle={every}", "--oracle=EVERY with a whole number above 0", "gradledger audit")
+    if arguments.values["--in-place"] and not arguments.values["--selfcheck"] and not arguments.help:
+        raise wrong("--in-place without --selfcheck", "both", "gradledger audit")
+    alone = [name for name in NOT_WITH_SELFCHECK if arguments.values[name]] if arguments.values["--selfcheck"] else []
+    if alone or (arguments.values["--selfcheck"] and arguments.values["--format"] not in ("text", "json")):
+        what = alone[0] if alone else f"--format {arguments.values['--format']}"
+        wanted = "with it --format text or json, --output and --in-place, and nothing else"
+        raise wrong(f"--selfcheck with {what}", wanted, "gradledger audit")
     return arguments
 
 
@@ -105,7 +132,9 @@ def split(argv: Sequence[str], options: Sequence[Option], verb: str) -> Argument
                 raise wrong(word, f"{name} alone: it takes no value", verb)
             values[name] = "yes"
             continue
-        if not equals:
+        if not equals and option.alone:
+            value = option.alone
+        elif not equals:
             if not words:
                 raise wrong(f"{name} without a value", f"{name} {option.metavar}", verb)
             value = words.pop(0)
@@ -122,8 +151,8 @@ def help_text() -> str:
     head = "Run a program exactly as python would, and say where its gradients go astray."
     tail = (
         "Exit code: the program's own; 3 when it succeeded but findings reach --fail-on; 4 when it succeeded, nothing "
-        "reached --fail-on, and --fail-on-difference found one; 2 when the audit could not run.  A finding is accepted "
-        "by a comment on its line: # gradledger: allow[GL-G01] reason"
+        "reached --fail-on, and --fail-on-difference found one; 5 when --selfcheck found a difference; 2 when the "
+        "audit could not run.  A finding is accepted by a comment on its line: # gradledger: allow[GL-G01] reason"
     )
     return help_of(USAGE, head, OPTIONS, tail)
 
@@ -133,7 +162,7 @@ def help_of(usage: str, head: str, options: Sequence[Option], tail: str) -> str:
     lines = [f"Usage: {usage}", "", *textwrap.wrap(head, 100), ""]
     lines.append("Options (before the program's name; what comes after it belongs to the program):")
     for option in options:
-        name = f"  {option.name} {option.metavar}"
+        name = f"  {option.name}{'' if option.alone else ' '}{option.metavar}"
         default = f"  [default: {option.default}]" if option.default else ""
         if len(name) >= 20:
             lines.append(name.rstrip())

@@ -10,12 +10,13 @@ from typing import NoReturn, TextIO
 
 from gradledger.audit.engine import Judge
 from gradledger.audit.report import Cost, Report
+from gradledger.cli import _launchers
 from gradledger.cli._atomic import check_path, write_text
 from gradledger.cli._options import Arguments, help_text, parse
 from gradledger.cli._parts import Parts
 from gradledger.core.errors import GradledgerError
 from gradledger.ledger import _gather, _runs
-from gradledger.ledger._runner import Outcome, leave, resolve, run
+from gradledger.ledger._runner import Outcome, Target, leave, resolve, run
 from gradledger.watch import End, Watch
 
 SUMMARY = "Run a program under watch and report what is wrong with its gradients."
@@ -23,6 +24,7 @@ SUMMARY = "Run a program under watch and report what is wrong with its gradients
 COULD_NOT_RUN = 2
 FINDINGS = 3
 DIFFERENT = 4
+BITS = 5
 PAGE = "report.html"
 
 
@@ -38,6 +40,11 @@ def main(argv: Sequence[str]) -> NoReturn:
             sys.exit(_replay(arguments, stream))
         target = resolve(arguments.target, arguments.rest, module=arguments.module)
         output = check_path(arguments.values["--output"] or None, "--output")
+        if arguments.values["--selfcheck"]:
+            sys.exit(_selfcheck(arguments, target, output, stream))
+        launched = _launchers.command(target, argv)
+        if launched is not None:
+            _launch(launched, stream)
         parts = _parts(arguments)
         program = Watch(
             program=target.name,
@@ -46,6 +53,7 @@ def main(argv: Sequence[str]) -> NoReturn:
             ignore=arguments.codes("--ignore"),
             store=_ledger_path(arguments, target.name, stream),
             listeners=parts.listeners,
+            oracle=int(arguments.values["--oracle"] or 0),
             place=_gather.of_environment(),
         )
     except GradledgerError as error:
@@ -56,7 +64,7 @@ def main(argv: Sequence[str]) -> NoReturn:
 
     def after(outcome: Outcome) -> None:
         try:
-            code[0] = _conclude(program, outcome, arguments, parts, output, stream)
+            code[0] = _conclude(program, target, outcome, arguments, parts, output, stream)
         except Exception as error:  # the program has ended well or badly: its own exit code stands unless it was 0
             say(f"gradledger: the report failed: {type(error).__name__}: {error}\n", stream)
             code[0] = COULD_NOT_RUN if outcome.exit_code == 0 else None
@@ -69,8 +77,21 @@ def main(argv: Sequence[str]) -> NoReturn:
     leave(outcome, code[0])
 
 
+def _launch(command: list[str], stream: TextIO) -> NoReturn:
+    """Become the launcher, whose ranks audit themselves: the first one reports."""
+    say("gradledger: the ranks are audited, not their launcher; the first of them reports\n", stream)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
 def _conclude(
-    program: Watch, outcome: Outcome, arguments: Arguments, parts: Parts, output: Path | None, stream: TextIO
+    program: Watch,
+    target: Target,
+    outcome: Outcome,
+    arguments: Arguments,
+    parts: Parts,
+    output: Path | None,
+    stream: TextIO,
 ) -> int | None:
     """Report; returns the exit code when it is not the program's own."""
     program.stop(End(outcome.exit_code, outcome.exception or "", outcome.message or "", outcome.sites))
@@ -93,6 +114,7 @@ def _conclude(
         footer.append(f"judge it again with: gradledger audit --replay {again}")
     elif program.store_problem:
         footer.append(program.store_problem)
+    footer += [text] if (text := _launchers.unwatched(target)) else []
     _write(report, arguments, output, stream, footer)
     _open(report, arguments, ledger, stream, footer)
     return _verdict(report, arguments) if outcome.exit_code == 0 and outcome.signal is None else None
@@ -140,6 +162,23 @@ def _replay(arguments: Arguments, stream: TextIO) -> int:
     _write(report, arguments, output, stream, footer)
     _open(report, arguments, path, stream, footer)
     return _verdict(report, arguments) or 0
+
+
+def _selfcheck(arguments: Arguments, target: Target, output: Path | None, stream: TextIO) -> int:
+    from gradledger.cli import _selfcheck
+
+    answer = _selfcheck.selfcheck(
+        target,
+        in_place=bool(arguments.values["--in-place"]),
+        stdin=_selfcheck.piped(sys.stdin),
+        say=lambda text: say(f"gradledger: {text}\n", stream),
+    )
+    document = (_selfcheck.as_json if arguments.values["--format"] == "json" else _selfcheck.render)(answer)
+    if output is None:
+        say(document, stream)
+    else:
+        write_text(output, document)
+    return 0 if answer.same else BITS
 
 
 def _write(report: Report, arguments: Arguments, output: Path | None, stream: TextIO, footer: Sequence[str]) -> None:

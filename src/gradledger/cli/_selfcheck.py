@@ -1,0 +1,266 @@
+"""`gradledger audit --selfcheck`: the same program without and with the audit, compared bit for bit.
+
+Each run starts from a fresh copy of the working folder at one and the same path, so that no run sees what another one
+wrote, and paths in the output are equal.  Where the two runs differ the program is run again *without* the audit, up to
+two times: what differs there as well is the program's own doing (a clock, a generator without a seed) and is left out
+of the comparison, by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from gradledger.cli import _bits
+from gradledger.core.errors import UsageError
+from gradledger.ledger._runner import Target
+
+MOST_BYTES = 512 * 2**20
+MOST_FILES = 20_000
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", ".git", ".venv", "*.pyc")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What one run left, as name -> bits: "stdout:3" is its third line, "file:a/b" the hash of a file, and so on."""
+
+    bits: Mapping[str, str]
+    steps: int
+    told: bool = True  # the process came to its own end, and could tell what it left
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of thing that was compared: how many of it, and the names of those that differ."""
+
+    kind: str
+    compared: int
+    differ: tuple[str, ...]
+    unsteady: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The comparison.  `runs`: how often the program ran."""
+
+    program: str
+    rows: tuple[Row, ...]
+    runs: int
+    steps: int
+
+    @property
+    def same(self) -> bool:
+        """Nothing differs that is equal in every run without the audit."""
+        return not any(row.differ for row in self.rows)
+
+
+KINDS = ("exit code", "stdout", "stderr", "parameters", "gradients", "state", "random", "modules", "file")
+_LABELS = {"state": "optimizer states", "random": "random states", "modules": "modules at the end", "file": "files"}
+
+
+def selfcheck(
+    target: Target, *, in_place: bool = False, stdin: bytes = b"", say: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """Run `target` without and with the audit and compare everything that either leaves.
+
+    Args:
+        target: what to run, as `resolve` gives it.
+        in_place: run in the working folder itself instead of in copies of it.
+        stdin: what each run is given.
+        say: told before each run.
+
+    Raises:
+        UsageError: the working folder is too large to be copied.
+    """
+    here = Path.cwd()
+    if not in_place:
+        _check_size(here)
+    with tempfile.TemporaryDirectory(prefix="gradledger-selfcheck-") as name:
+        scratch = Path(name)
+        site = scratch / "site"
+        site.mkdir()
+        shutil.copyfile(_bits.__file__, site / "sitecustomize.py")
+        folder = here if in_place else scratch / "run"
+        command = _command(target, here, folder)
+
+        def once(watched: bool) -> Left:
+            if not in_place:
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(here, folder, symlinks=True, ignore=_LEFT_OUT)
+            return _run(command, folder, scratch, stdin, watched=watched, files=not in_place)
+
+        say("running it without the audit")
+        bare = [once(False)]
+        say("running it with the audit")
+        watched = once(True)
+        while len(bare) < 3 and any(row.differ for row in compare(bare, watched)):
+            say("it differs: running it again without the audit, to see whether it does so by itself")
+            bare.append(once(False))
+        return Answer(target.name, compare(bare, watched), len(bare) + 1, bare[0].steps)
+
+
+def compare(bare: Sequence[Left], watched: Left) -> tuple[Row, ...]:
+    """By kind: what all bare runs agree on and the watched one does not, and what they do not agree on."""
+    names = {name for run in bare for name in run.bits}
+    # a random generator that the program never loaded is none of its own
+    names |= {name for name in watched.bits if not name.startswith("random:")}
+    rows = []
+    for kind in KINDS:
+        differ, unsteady, compared = [], [], 0
+        for name in sorted((n for n in names if n.partition(":")[0] == kind), key=_in_order):
+            values = {run.bits.get(name) for run in bare}
+            if len(values) > 1:
+                unsteady.append(name)
+                continue
+            compared += 1
+            if values != {watched.bits.get(name)}:
+                differ.append(name)
+        rows.append(Row(kind, compared, tuple(differ), tuple(unsteady)))
+    return tuple(rows)
+
+
+def render(answer: Answer) -> str:
+    """For a terminal."""
+    verdict = "is the same in every bit" if answer.same else "DIFFERS under the audit: please report it"
+    lines = [
+        f"gradledger: {answer.program} {verdict}",
+        f"{answer.runs - 1} run{'s' * (answer.runs > 2)} without the audit, 1 with it; {answer.steps} optimizer steps",
+        "",
+    ]
+    for row in answer.rows:
+        label = _LABELS.get(row.kind, row.kind)
+        if not row.compared and not row.unsteady:
+            lines.append(f"  {label:<20}none")
+            continue
+        told = f"{len(row.differ)} of {row.compared} differ: {_few(row.differ)}" if row.differ else "same"
+        count = "" if row.kind == "exit code" or row.differ else f" ({row.compared})"
+        lines.append(f"  {label:<20}{told}{count}")
+        if row.unsteady:
+            lines.append(f"  {'':<20}not compared, differs without the audit too: {_few(row.unsteady)}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(answer: Answer) -> str:
+    """Schema 1."""
+    rows = [{"kind": r.kind, "compared": r.compared, "differ": r.differ, "unsteady": r.unsteady} for r in answer.rows]
+    told = {"schema": 1, "program": answer.program, "same": answer.same, "runs": answer.runs, "steps": answer.steps}
+    return json.dumps(told | {"rows": rows}, indent=2) + "\n"
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first three; of a random generator that differs all along, its first place alone."""
+    seen: dict[str, str] = {}
+    for name in names:
+        kind, _, what = name.partition(":")
+        seen.setdefault(what.partition(" at ")[0] if kind == "random" else name, what or name)
+    shown = ", ".join([f"{what} (first)" if "random:" in names[0] else what for what in seen.values()][:3])
+    return shown if len(seen) <= 3 else f"{shown} and {len(seen) - 3} more"
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their size."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", name)]
+
+
+def _command(target: Target, here: Path, folder: Path) -> list[str]:
+    """The words after ``python`` or ``gradledger audit``; a program outside of the copied folder keeps its place."""
+    if target.kind == "module":
+        return ["-m", target.name, *target.argv]
+    path = Path(target.name).resolve()
+    inside = path.is_relative_to(here.resolve())
+    name = target.name if inside and not Path(target.name).is_absolute() else str(path)
+    if inside and Path(target.name).is_absolute():
+        name = str(folder / path.relative_to(here.resolve()))
+    return [name, *target.argv]
+
+
+def _run(command: list[str], folder: Path, scratch: Path, stdin: bytes, *, watched: bool, files: bool) -> Left:
+    trail, report, ledger = scratch / "bits.jsonl", scratch / "report.json", scratch / "ledger"
+    trail.unlink(missing_ok=True)
+    shutil.rmtree(ledger, ignore_errors=True)
+    environment = dict(os.environ)
+    before = environment.get("PYTHONPATH", "")
+    environment |= {
+        _bits.VARIABLE: str(trail),
+        _bits.PATH_BEFORE: before,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(scratch / "site"), before))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    own = ["--fail-on", "never", "--format", "json", "--output", str(report), "--run", str(ledger)]
+    words = ["-m", "gradledger", "audit", *own] if watched else []
+    with (scratch / "out").open("wb") as out, (scratch / "err").open("wb") as err:
+        done = subprocess.run(
+            [sys.executable, *words, *command], cwd=folder, env=environment, input=stdin, stdout=out, stderr=err
+        )
+    bits = {"exit code": str(done.returncode)}
+    for stream in ("out", "err"):
+        for number, line in enumerate((scratch / stream).read_bytes().split(b"\n"), 1):
+            bits[f"std{stream}:line {number}"] = line.hex()
+    told = [json.loads(line) for line in trail.read_text().splitlines()] if trail.exists() else []
+    steps = 0
+    for line in told:
+        steps = max(steps, line.get("step", line.get("steps", 0)))
+        place = "the end" if "end" in line else f"step {line['step']}"
+        for kind in ("parameters", "gradients", "state"):
+            if kind in line:
+                bits[f"{kind}:{place}"] = line[kind]
+        bits |= {f"random:{generator} at {place}": state for generator, state in line["random"].items()}
+        if "modules" in line:
+            bits["modules:number"] = str(len(line["modules"]))
+            bits |= {f"modules:{number}": state for number, state in enumerate(line["modules"])}
+    if files:
+        bits |= {f"file:{path.relative_to(folder)}": _hash(path) for path in _files(folder)}
+    return Left(bits, steps, any("end" in line for line in told))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _check_size(folder: Path) -> None:
+    """Refuse what would be copied for a long time."""
+    files = size = 0
+    for parent, folders, names in os.walk(folder):
+        left_out = _LEFT_OUT(parent, [*folders, *names])
+        folders[:] = [name for name in folders if name not in left_out]
+        for name in names:
+            if name not in left_out:
+                files += 1
+                size += _size(Path(parent) / name)
+        if files > MOST_FILES or size > MOST_BYTES:
+            raise UsageError(
+                got=f"{folder}, which holds more than {MOST_FILES} files or {MOST_BYTES // 2**20} MiB",
+                wanted="a working folder that can be copied for each run",
+                where="--selfcheck",
+                next_step="use a smaller folder, or add --in-place: each run then sees what the one before wrote",
+            )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def piped(stream: TextIO | None) -> bytes:
+    """What is piped into this command, for each run; nothing from a terminal, or from a pipe that stays silent."""
+    if stream is None or stream.closed or stream.isatty() or not select.select([stream], [], [], 0.2)[0]:
+        return b""
+    return stream.buffer.read()
