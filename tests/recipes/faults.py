@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,16 +200,16 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-def plant(fault: Fault) -> tuple[str, frozenset[int]]:
-    """The recipe's source with the fault in it, and the lines of which the audit has to name one.
+def plant(fault: Fault, recipe: Path = RECIPE) -> tuple[str, frozenset[int]]:
+    """A recipe's source with the fault in it, and the lines of which the audit has to name one.
 
     Raises:
         LookupError: a text is not there exactly once.
     """
-    source = RECIPE.read_text(encoding="utf-8")
+    source = recipe.read_text(encoding="utf-8")
     for old, new in fault.edits:
         if source.count(old) != 1:
-            raise LookupError(f"fault '{fault.name}': {source.count(old)} times in {RECIPE.name}, not once:\n{old}")
+            raise LookupError(f"fault '{fault.name}': {source.count(old)} times in {recipe.name}, not once:\n{old}")
         source = source.replace(old, new)
     lines = source.splitlines()
     named = {i for i, line in enumerate(lines, 1) if MARK in line or any(text in line for text in fault.at)}
@@ -231,8 +232,10 @@ def write(fault: Fault, folder: Path) -> None:
     (folder / "program.py").write_text(program, encoding="utf-8")
 
 
-def audit_all(faults: list[Fault], *, workers: int = 2) -> dict[str, dict[str, Any]]:
-    """By name: the findings of the audit, its exit code and what the program printed."""
+def audit_all(
+    faults: list[Fault], *, workers: int = 2, written: Callable[[Fault, Path], None] = write
+) -> dict[str, dict[str, Any]]:
+    """By name: the findings of the audit, its exit code and what the program printed. written: writes a program."""
     sys.path.insert(0, str(ROOT / "tools"))
     import _forkserver
 
@@ -241,7 +244,7 @@ def audit_all(faults: list[Fault], *, workers: int = 2) -> dict[str, dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         jobs = {}
         for k, fault in enumerate(faults):
-            write(fault, Path(folder) / str(k))
+            written(fault, Path(folder) / str(k))
             jobs[_forkserver.Job(Path(folder) / str(k), "program.py")] = fault.name
         for result in _forkserver.run_all(jobs, workers=workers, timeout=120):
             keys = ("code", "severity", "file", "line", "related_lines", "message")
