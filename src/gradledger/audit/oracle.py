@@ -85,7 +85,8 @@ def there(share: Share) -> bool | None:
 
 def at_least(share: Share, single: float, scale: float) -> bool | None:
     """Whether a share counts more than `single` (the coefficient of one occurrence); None when that is not known."""
-    found, bound = abs(share.coefficient / scale if scale else share.coefficient), share.bound
+    scale = abs(scale) or 1.0
+    found, bound = abs(share.coefficient) / scale, share.bound / scale
     if bound >= abs(single) / 2:
         return None
     return found > abs(single) + bound

@@ -125,7 +125,8 @@ class Tape:
             return
         outs = tuple(r.token for r in results)
         written = op.inplace or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
-        if not written and all(token in self.slots for token in outs):
+        fresh = outs if written else tuple(token for token in outs if token not in self.slots)
+        if not fresh:
             return  # it gave back what it was given
         if self.full is None and (len(self.slots) >= MAX_ENTRIES or self.copied >= MAX_COPIED):
             self.full = Reason("too large", f"the iteration has more than {MAX_COPIED:,} elements to copy", op.site)
@@ -136,7 +137,7 @@ class Tape:
             made = self.full or self._entry(func, args, kwargs, op, outs)
         except _Refused as refused:
             made = refused.reason
-        for token in outs:
+        for token in fresh:
             self.slots[token] = made
 
     def _entry(
@@ -187,9 +188,7 @@ class Tape:
         if known is not None:
             self._needs.append(value.token)
             return Made(value.token)
-        # what was recorded without a graph and has one now is the result of a custom function, or was asked to require
-        # grad; of other values `is_leaf` is known, and reading it of a view that was written could build its graph anew
-        if not (value.is_leaf if value.graph else tensor.is_leaf):
+        if not tensor.is_leaf:  # (as it is now: the result of a custom function was recorded before it got its graph)
             if value.op is not None and value.op.name == "autograd_grad":
                 raise _Refused(Reason("unseen", "the loss contains a result of `autograd.grad`", self._site))
             raise _Refused(unseen(tensor, self._site))
@@ -235,6 +234,8 @@ def unseen(tensor: torch.Tensor, site: Site) -> Reason:
     except RuntimeError:
         node = None
     name = type(node).__name__.removesuffix("Backward")
+    if name == "BackwardHookFunction":
+        return Reason("custom function", "a module has a full backward hook", site)
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return Reason("custom function", f"`{name}` is a custom autograd function", site)
     return Reason("unseen", f"the making of a value was not seen ({type(node).__name__})", site)
