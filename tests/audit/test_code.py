@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.audit import _code
+from gradledger.audit import _code, _unwritten
 
 
 def write(tmp_path: Path, text: str) -> str:
@@ -71,6 +71,27 @@ def test_lines_that_update(tmp_path: Path, text: str, lines: list[int]) -> None:
     assert list(_code.update_lines(write(tmp_path, text + "\n"), ["tgt"])) == lines
 
 
+def test_names_on_the_way_to_what_is_called(tmp_path: Path) -> None:
+    file = write(tmp_path, "y = self.target.model(x).float()\nz = agents['a'].net(x)\n")
+    assert _code.owners_called(file, 1) == {"target"}
+    assert _code.owners_called(file, 2) == {"a", "agents"}
+
+
+@pytest.mark.parametrize(
+    ("text", "speaks"),
+    [
+        ("tgt = deepcopy(net)\ny = tgt(x).softmax(1)", False),  # line 1 ran before the training
+        ("tgt = deepcopy(net)\nif late:\n    tgt = deepcopy(net)", True),
+        ("tgt = make()\nbring_into(net, tgt)\ncopy_weights(net, tgt)", True),
+        ("tgt = make()\nfor k, v in state.items():\n    getattr(tgt, k).data = v", True),
+        ("tgt = make()\nlog.update(loss=1)  # tgt", False),
+    ],
+)
+def test_whether_a_file_speaks_of_an_update(tmp_path: Path, text: str, speaks: bool) -> None:
+    file = write(tmp_path, text + "\n")
+    assert _unwritten.speaks_of_update(file, ["tgt"], {(file, 1)}) is speaks
+
+
 @pytest.mark.parametrize(
     ("text", "line", "due"),
     [
@@ -83,6 +104,10 @@ def test_lines_that_update(tmp_path: Path, text: str, lines: list[int]) -> None:
         ("if ready:\n    sync()", 2, None),
         ("if __name__ == '__main__':\n    sync()", 2, 0),
         ("if n > 500 and n % 10 == 0:\n    sync()", 2, 500),
+        ("if before // 80 != n // 80:\n    sync()", 2, 80),
+        ("class A:\n    every: int = option(60, 'steps')\nif m // a.every != n // a.every:\n    sync()", 4, 60),
+        ("class A:\n    every: int = field(default=60)\nif n % self.every == 0:\n    sync()", 4, 60),
+        ("if m // every != n // every:\n    sync()", 2, None),
     ],
 )
 def test_how_long_a_condition_may_wait(tmp_path: Path, text: str, line: int, due: float | None) -> None:

@@ -73,6 +73,7 @@ def update(state: Resumes, event: Event, world: World) -> None:
     elif isinstance(event, StateLoaded):
         if event.owner != "module":
             state.restored.add((event.owner, event.ident))
+            state.held -= {event.owner}  # it was for this one
         elif event.origin == "file" and event.matched and not event.missing:
             if event.ident in state.loads or len(state.loads) < KEPT:
                 state.loads[event.ident] = Load(
@@ -83,6 +84,9 @@ def update(state: Resumes, event: Event, world: World) -> None:
                     frozenset(i for i, s in world.schedulers.items() if s.steps),
                 )
                 state.fresh = False
+    elif isinstance(event, Step):
+        if state.fresh:  # what was read and filled nothing is no part of what is read from now on
+            state.held, state.fresh = frozenset(), False
     elif isinstance(event, SchedulerStep):
         if event.index and not event.optimizer_steps:
             state.driven.add(event.scheduler)

@@ -11,12 +11,15 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradledger.ledger._filed import Filed, of_names
 from gradledger.ledger._identity import Ref
+from gradledger.ledger._patch import Nest
 from gradledger.ledger._registry import tree
 from gradledger.ledger._values import elements, equal, readable
 
@@ -37,6 +40,7 @@ class Snapshot:
     ident: int
     saved: bool = False
     plain: dict[str, torch.Tensor] = field(default_factory=dict)
+    at: int = 0
 
 
 class Handed:
@@ -67,6 +71,15 @@ class States:
         self.optimizers = Handed()
         self.loaded = Handed()
         self.snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        self.filed = Filed()
+        self.filled: set[int] = set()  # modules whose state was loaded from a file
+        self.files = Nest()  # readers and writers of files: one that another one calls is not seen
+        self._moment = 0
+
+    def moment(self) -> int:
+        """A number above all that were given before: states and reads stand in the order in which they came."""
+        self._moment += 1
+        return self._moment
 
     def remember(self, state: Any, snapshot: Snapshot) -> None:
         """Keep the print of a state."""
@@ -76,6 +89,7 @@ class States:
         known = self.snapshots.pop(key, None)
         if known is not None and known.saved:
             snapshot.saved = True
+        snapshot.at = self.moment()
         self.snapshots[key] = snapshot
         while len(self.snapshots) > MAX_SNAPSHOTS:
             self.snapshots.popitem(last=False)
@@ -185,9 +199,12 @@ def contents(value: Any) -> tuple[str, ...]:
     if is_optimizer_state(value) or is_scheduler_state(value):
         entries = [("", value)]
     for name, entry in entries[:256]:
-        inner = [entry, *(entry if type(entry) in (list, tuple) else entry.values() if type(entry) is dict else ())]
-        if isinstance(entry, torch.nn.Module) or is_module_state(entry):
+        within = entry if type(entry) in (list, tuple) else entry.values() if type(entry) is dict else ()
+        inner = [entry, *islice(within, 256)]
+        if isinstance(entry, torch.nn.Module):
             found.append("module")
+        elif is_module_state(entry):
+            found += of_names(list(entry))  # (moments of an optimizer may lie in a file of tensors)
         elif any(is_optimizer_state(v) or isinstance(v, torch.optim.Optimizer) for v in inner):
             found.append("optimizer")
         elif any(is_scheduler_state(v) or isinstance(v, LRScheduler) for v in inner):

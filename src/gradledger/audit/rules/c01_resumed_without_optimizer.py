@@ -9,14 +9,16 @@ The first steps after the resume are those of a beginner: bias-corrected moments
 The loss jumps, and the resumed run is another one than the uninterrupted run.
 
 ## How it is found
-A module is filled from a file, an optimizer that keeps state makes its first step over those parameters afterwards,
-and its state was never loaded.  It counts when the program means to go on: the file holds a counter or an optimizer's
-state, or the program speaks of a checkpoint; and the optimizer is made just like the one before (or the file has its
-state).
+A module is filled from a file (of `torch.save`, safetensors, numpy or pickle), by `load_state_dict` or by hand, when
+its values at the first step are those that were read.  An optimizer that keeps state makes its first step over those
+parameters afterwards, and its state was never loaded, nor put there by hand.  It counts when the program means to go
+on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
+the optimizer is made just like the one before (or the file has its state).
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
 - Loading for evaluation only; plain SGD, which keeps nothing.
+- Moments that the program puts into `optimizer.state` itself.
 - Going back to the best epoch within one run, with the optimizer that is there.
 
 ## Fix

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from gradledger.core.events import FileTouched, StateLoaded, StateTaken
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._filed import says_something
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Nest, Undo, observe, together
@@ -147,7 +148,10 @@ class _Probe:
                 mine = self.recorder.tensors.find(own[key][1])
                 roots = registry.roots_of_pair(live, mine) if live is not None and mine is not None else None
                 of = number if tensor is own[key][1] else roots[0] if roots is not None else None
-            votes[of if of is not None else FILE if self.states.loaded.find(tensor) is not None else 0] += 1
+            if of is None:
+                of = FILE if self._of_file(tensor, given) else 0
+            if of or says_something(tensor):
+                votes[of] += 1
         winner = votes.most_common(1)[0][0] if votes else 0
         if winner > 0:
             source = self.recorder.modules.get(winner)
@@ -167,6 +171,14 @@ class _Probe:
                 if tau is not None:
                     return _Load("live", source, tau, None, None)
         return _Load("unknown", None, None, None, None)
+
+    def _of_file(self, tensor: torch.Tensor, given: dict[str, torch.Tensor]) -> bool:
+        """Whether a tensor, or its values, were read from a file, and no live state was like this since."""
+        if self.states.loaded.find(tensor) is not None:
+            return True
+        read = self.states.filed.find(tensor)
+        snapshot = self.states.recall(given) if read is not None else None
+        return read is not None and (snapshot is None or snapshot.at < read[0])
 
     def _by_memory(
         self, own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]
@@ -193,6 +205,8 @@ class _Probe:
         if assign:  # the module has other tensors now
             register_tree(self.recorder, module)
             own = tree_tensors(module)
+        if load.origin == "file":
+            self.states.filled.add(number)
         source, tau = self._traced(captured, load)
         origin = self.recorder.modules.find(source) if source is not None else None
         if origin is None and load.snapshot is not None and load.snapshot.owner == "module":
@@ -324,8 +338,10 @@ class _Probe:
         return self.states.modules.find(tensor) if isinstance(tensor, torch.Tensor) else None
 
     def read(self, before: Any, content: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        at, site = self.states.moment(), _site.here(1)
         for tensor in tensors_in(content):
             self.states.loaded.note(tensor, FILE)
+            self.states.filed.note(tensor, at, site)
         self.recorder.emit(FileTouched, method="load", what=contents(content))
 
 
@@ -384,7 +400,7 @@ def install(session: Session) -> Undo:
     inner_take, inner_load = Nest(), Nest()
     undos = [undo for c in dict.fromkeys(schedulers) for undo in pair("scheduler", c, inner_take, inner_load)]
     undos += pair("optimizer", torch.optim.Optimizer, Nest(), Nest())
-    files = Nest()
+    files = recorder.part(States).files
     for place in (torch, torch.serialization):
         undos.append(observe(recorder, place, "save", before=probe.saved, nest=files))
         undos.append(observe(recorder, place, "load", after=probe.read, nest=files))
