@@ -64,10 +64,11 @@ def codes(report: dict[str, Any]) -> dict[str, int]:
 
 
 def test_torchrun_gives_one_report_of_both_ranks(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gradledger", "audit")
-    # no --run: the parser of torchrun takes it for an option of its own
-    options = ("--format", "json", "--output", "report.json", "--fail-on", "never", "train.py")
-    done = run(tmp_path, *launcher, *options)
+    """Audited itself, the launcher gives way: what runs is `torchrun --no-python ... gradledger audit ... train.py`."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    options = ("--format", "json", "--output", "report.json", "--fail-on", "never")
+    done = run(tmp_path, "-m", "gradledger", "audit", *options, *launcher, "train.py")
+    assert "the ranks are audited, not their launcher" in done.stderr
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(line[:6] for line in done.stdout.splitlines() if line.startswith("rank")) == ["rank 0", "rank 1"]
     found = codes(json.loads((tmp_path / "report.json").read_text()))
