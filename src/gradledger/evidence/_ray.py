@@ -125,10 +125,12 @@ def _ended(ray: Any, task: Any, trial: Trial, desk: Desk, stopping: bool) -> Non
         message = ("error", f"its process died ({type(error).__name__})", told(error))
     if message[0] == "outcome":
         desk.finish(trial, message[1])
-    elif message[0] == "error" and not stopping:
+    elif stopping:  # an error on the way out is of the stop, and the trial is tried again
+        desk.interrupt(trial, message[1] if message[0] == "error" else "")
+    elif message[0] == "error":
         desk.fail(trial, message[1], message[2])
     else:
-        desk.interrupt(trial, "" if stopping else "cancelled from outside")
+        desk.interrupt(trial, "cancelled from outside")
 
 
 class Inbox:
