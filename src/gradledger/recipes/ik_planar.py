@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from gradledger.core.files import usual_mode
 from gradledger.data.loader import Loader
 from gradledger.evidence import bundle, compare, lock, trial
 from gradledger.evidence.record import TrialRecord
@@ -282,7 +283,8 @@ def _weights(kept: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def _save_model(out: Path, kept: Mapping[str, Any]) -> None:
     """The weights of the first trial, as a file that any program loads."""
-    save_file(_weights(kept), out / MODEL, metadata={"recipe": "ik_planar"})
+    with usual_mode(out / MODEL):
+        save_file(_weights(kept), out / MODEL, metadata={"recipe": "ik_planar"})
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
