@@ -40,7 +40,7 @@ def slow(folder: Path, *seeds: int, steps: int = 4000, wait: float = 0.01) -> li
     return [Trial("slow", {"folder": str(folder), "steps": steps, "wait": wait}, seed) for seed in seeds]
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
+def until(holds: Callable[[], bool], *, seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "nothing happened"
@@ -112,9 +112,12 @@ def test_no_worker_outlives_its_runner(tmp_path: Path, number: int) -> None:
     words = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
     with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as runner:
         pids = [tmp_path / f"pid-{seed}" for seed in (0, 1)]
-        until(lambda: all(one.exists() and one.read_text() for one in pids))
-        runner.send_signal(number)
-        runner.wait(60)
+        try:
+            until(lambda: all(one.exists() and one.read_text() for one in pids))
+            runner.send_signal(number)
+            runner.wait(120)
+        finally:
+            runner.kill()
     until(lambda: not any(alive(int(one.read_text())) for one in pids))
     assert all((tmp_path / f"saved-{seed}").exists() for seed in (0, 1))
     states = [one.status for one in TrialRecord(tmp_path).attempts()]
