@@ -100,3 +100,19 @@ def test_a_parameter_moved_by_an_unwatched_step_is_silent() -> None:
         run.step(opt, line=8, moved=(late,) if i == 12 else ())
         run.zero_grad(opt, line=9)
     assert judge(g20, run) == []
+
+
+def test_a_parameter_moved_by_hand_with_results_of_autograd_grad_is_silent() -> None:
+    for reached, found in ((True, 0), (False, 1)):
+        run = Run()
+        critic, actor = run.module("critic", line=3), run.module("actor", line=4)
+        opt = run.optimizer(critic, actor, line=5)
+        for _ in range(15):
+            run.emit(
+                ev.Backward, at(6), backward=run.new("backward"), method="grad", leaves=actor.tensors,
+                reached=actor.tensors if reached else (), detailed=True,
+            )  # fmt: skip
+            run.backward(critic, line=7)
+            run.step(opt, line=8)
+            run.zero_grad(opt, line=9)
+        assert len(judge(g20, run)) == found

@@ -17,6 +17,7 @@ with the line where it runs or leaves the graph, if it does.
 - Frozen groups kept in the optimizer.
 - Experts, heads and layers that are used in some steps only; members of a container of equal siblings that happen not
   to be used are an `info` at most.
+- Parameters that the program moves itself with results of `torch.autograd.grad` (a natural gradient, a line search).
 - Layers that were replaced: GL-M04 and GL-M05 speak of them.
 
 ## Fix
@@ -60,7 +61,8 @@ class _Watched:
 
 @dataclass(slots=True)
 class State:
-    """`filled`: every tensor that some reverse pass wrote a gradient into, used by a step or not."""
+    """`filled`: every tensor that some reverse pass wrote a gradient into, used by a step or not, or whose gradient the
+    program asked autograd.grad for."""
 
     optimizers: dict[int, _Watched] = field(default_factory=dict)
     filled: set[int] = field(default_factory=set)
@@ -79,6 +81,8 @@ def update(state: State, event: Event, world: World) -> None:
         if event.method == "backward" and event.leaves != state.latest:
             state.latest = event.leaves
             state.filled.update(t for t in event.leaves if world.holders(t))
+        if event.method == "grad":  # asked for by name: the program applies the result itself
+            state.filled.update(set(event.leaves).intersection(event.reached))
         for term in event.terms:
             if term.cut is not None:
                 for tensor in term.depends:
