@@ -19,6 +19,7 @@ from gradledger.core.errors import UsageError
         ("-mpkg.train a", "pkg.train", True, ["a"]),
         ("--format json -m pkg", "pkg", True, []),
         ("folder -m", "folder", False, ["-m"]),
+        ("--oracle 7.py --oracle", "7.py", False, ["--oracle"]),
         ("- a", "-", False, ["a"]),
     ],
 )
@@ -47,11 +48,20 @@ def test_values_and_defaults() -> None:
         ("-m", "got -m without a module"),
         ("--fast train.py", "got --fast, wanted one of --format"),
         ("-x train.py", "got -x, wanted one of"),
+        ("--oracle=0 train.py", "got --oracle=0, wanted --oracle=EVERY with a whole number above 0"),
+        ("--oracle=often train.py", "got --oracle=often"),
     ],
 )
 def test_mistakes(line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(line.split())
+
+
+def test_the_oracle_has_a_value_of_its_own() -> None:
+    assert parse(["train.py"]).values["--oracle"] == ""
+    assert parse(["--oracle", "train.py"]).values["--oracle"] == "10"
+    assert parse(["--oracle=50", "train.py"]).values["--oracle"] == "50"
+    assert "  --oracle[=EVERY]\n" in help_text()
 
 
 def test_replay_needs_no_program() -> None:

@@ -20,12 +20,14 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradledger.core.errors import UsageError
 from gradledger.core.events import OracleAbstained, OracleExplained
 from gradledger.ledger import _tape
 from gradledger.ledger._explain import SLACK, solve
 from gradledger.ledger._oracle import FIRST, LENGTH, Sampling
 from gradledger.ledger._session import Session
 from gradledger.ledger._sink import MemorySink
+from gradledger.watch import watch
 
 EXACT = 1e-6  # coefficients of programs in single precision, relative
 
@@ -554,9 +556,16 @@ def test_off_it_is_not_there() -> None:
         session.uninstall()
 
 
+@pytest.mark.parametrize("every", [-1, True, 0.5])
+def test_every_how_many_must_be_a_number(every: int) -> None:
+    with pytest.raises(UsageError, match="wanted a whole number: every how many iterations"):
+        watch(oracle=every)
+
+
 def test_which_iterations_are_sampled() -> None:
     assert [i for i in range(45) if i in Sampling(20)] == [*range(FIRST), 20, 21, 40, 41]
     assert all(i in Sampling(1) for i in range(100))
+    assert [i for i in range(45) if i in Sampling(40, range(9, 11))] == [*range(FIRST), 9, 10, 40, 41]
     assert LENGTH == 2
 
 

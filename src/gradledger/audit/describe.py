@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from gradledger.audit import oracle
 from gradledger.audit._phrases import number, times
 from gradledger.audit.flow import optimizer_label
 from gradledger.audit.world import World
@@ -217,6 +218,15 @@ def _schedule(e: ev.SchedulerStep, w: World) -> str:
     return f"{optimizer_label(w, e.optimizer)}: lr {', '.join(number(lr) for lr in e.lrs[:4])}"
 
 
+def _explained(e: ev.OracleExplained, w: World) -> str:
+    said = oracle.sentence(e, w)
+    return f"{optimizer_label(w, e.optimizer)}: {said}" + (" (not explained)" if e.fit == "none" else "")
+
+
+def _abstained(e: ev.OracleAbstained, w: World) -> str:
+    return f"not replayable: {e.what}" + (f" (line {e.where.line})" if e.where.file else "")
+
+
 _PHRASES: dict[type[ev.Event], Callable[[Any, World], str]] = {
     ev.RunStarted: _started,
     ev.RunEnded: _ended,
@@ -237,6 +247,8 @@ _PHRASES: dict[type[ev.Event], Callable[[Any, World], str]] = {
     ev.GradFlagSet: _flag,
     ev.Comparison: _compared,
     ev.SchedulerStep: _schedule,
+    ev.OracleExplained: _explained,
+    ev.OracleAbstained: _abstained,
 }
 
 __all__ = ["Mentions", "describe", "mentions"]

@@ -95,7 +95,7 @@ def _left(consumed: Vector, columns: Sequence[Vector], found: torch.Tensor) -> f
         rows = _rows(leaf, gradient, columns)
         rest = gradient.detach().double().reshape(-1) - found.to(rows.device) @ rows
         squared += float(rest @ rest)
-    return squared**0.5
+    return float(squared**0.5)
 
 
 def _ties(sums: _Sums) -> tuple[tuple[int, ...], list[int]]:

@@ -7,7 +7,7 @@ of what stood in `.grad` before.  Where a term cannot be made again exactly, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,12 +30,15 @@ MAX_COLUMNS = 24
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The iterations that are sampled: the first ones, and two in a row out of every `every`."""
+    """The iterations that are sampled: the first ones, two in a row out of every `every`, and those in `also`."""
 
     every: int
+    also: Container[int] = ()
 
     def __contains__(self, iteration: object) -> bool:
-        return isinstance(iteration, int) and (iteration < FIRST or iteration % self.every < LENGTH)
+        return isinstance(iteration, int) and (
+            iteration < FIRST or iteration % self.every < LENGTH or iteration in self.also
+        )
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ class Oracle:
         self.session = session
         self.trace = session.trace
         self.tape = Tape(session.trace)
-        self.sampling = Sampling(session.oracle)
+        self.sampling = Sampling(session.oracle, session.recorder.wanted)
         self.sampled = session.recorder.iteration in self.sampling
         self.passes: dict[int, Walked] = {}
         self.stood: dict[int, torch.Tensor] | None = None  # gradients before the first pass of this iteration
