@@ -75,11 +75,13 @@ class StateTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLoaded(Event):
-    """`load_state_dict` on a module, optimizer or scheduler.  `origin`: where the state came from ("file", "live",
-    "unknown") and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor attributes whose values
-    differ between origin and loaded module although all registered tensors agree.  `renamed`: (missing, unexpected)
-    keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed out by this very
-    module in that iteration, on line `taken_site`, and is its live memory: loading it changes nothing."""
+    """`load_state_dict` on a module, optimizer or scheduler; or, seen at an optimizer's first step, a state that got
+    there in another way.  `origin`: where the state came from ("file", "live", "unknown"; "hand": entries of an
+    optimizer that the program put there) and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor
+    attributes whose values differ between origin and loaded module although all registered tensors agree.  `renamed`:
+    (missing, unexpected) keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed
+    out by this very module in that iteration, on line `taken_site`, and is its live memory: loading it changes
+    nothing."""
 
     KIND: ClassVar[str] = "state_loaded"
     owner: str
@@ -98,8 +100,8 @@ class StateLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouched(Event):
-    """`torch.save` / `torch.load`: `what` it held, by owner ("module", "optimizer", "scheduler", "rng", "number",
-    "other")."""
+    """A file was written or read (of `torch.save`, safetensors, numpy, pickle or JSON): `what` it held, by owner
+    ("module", "optimizer", "scheduler", "rng", "number", "other")."""
 
     KIND: ClassVar[str] = "file_touched"
     method: str
