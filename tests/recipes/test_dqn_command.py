@@ -125,7 +125,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
         raise SystemError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "save", killed)
+        patch.setattr(_dqn_state, "save", killed)
         with pytest.raises(SystemError):
             train(Args(**TINY, rng_seed=2, out=out))
     assert _folder.rows(out / "metrics.csv")
