@@ -12,11 +12,13 @@ of the validation batch and mixes them into the running ones, so validation data
 ## How it is found
 A trained module that has mode-dependent layers in train mode is called without recording a graph (or with one that no
 backward walks), its values reach no loss, and the line evaluates: by the name of its function, of the data it walks
-over or of what it computes.  For random functions: their call inside a module that is in eval mode.
+over or of what it computes.  A function that acts as well, such as a policy, is judged by each way into it, and the
+line is the one where the evaluation enters.  For random functions: their call inside a module that is in eval mode.
 
 ## Near misses
 - Dropout kept on purpose (MC dropout): `.train()` right there, or one input passed many times.
 - Models without layers that depend on the mode; layers that are in eval mode themselves.
+- Acting with dropout: exploration may be meant.
 - Targets, fakes and pseudo-labels computed under no_grad, statistics recalibrated in train mode.
 - `F.dropout(x, p, training=True)`: written on purpose.
 
@@ -45,13 +47,21 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (ModuleCalled, ModeSet, Backward, Comparison, RandomInEval)
 NEEDS_DETAIL = True
-LINES_KEPT = 200
+LINES_KEPT = 400
 CALLS_KEPT = 4000
+
+
+_Path = tuple[tuple[str, int], ...]  # a line and the lines that called it, innermost first
+
+
+def _path(site: Site) -> _Path:
+    return (site.key(), *((c.file, c.line) for c in site.callers))
 
 
 @dataclass(slots=True)
 class _Line:
-    """Calls of one module from one line in train mode, those without a graph and the others apart."""
+    """Calls of one module by one path in train mode, those without a graph and the others apart.  A function that acts
+    and evaluates is called by several."""
 
     first: ModuleCalled
     quiet: int = 0
@@ -61,11 +71,11 @@ class _Line:
 
 @dataclass(slots=True)
 class State:
-    """`lines`: by module and line; `calls`: the line of each call that may yet be walked; `switched`: where and after
+    """`lines`: by module and path; `calls`: the path of each call that may yet be walked; `switched`: where and after
     how many reverse passes a mode was last set to train."""
 
-    lines: dict[tuple[int, tuple[str, int]], _Line] = field(default_factory=dict)
-    calls: dict[int, tuple[int, tuple[str, int]]] = field(default_factory=dict)
+    lines: dict[tuple[int, _Path], _Line] = field(default_factory=dict)
+    calls: dict[int, tuple[int, _Path]] = field(default_factory=dict)
     randoms: dict[tuple[str, int], list[RandomInEval]] = field(default_factory=dict)
     switched: list[tuple[ModeSet, int]] = field(default_factory=list)
     backwards: int = 0
@@ -97,7 +107,7 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def _called(state: State, event: ModuleCalled) -> None:
-    key = (event.module, event.site.key())
+    key = (event.module, _path(event.site))
     line = state.lines.get(key)
     if line is None:
         if len(state.lines) >= LINES_KEPT:
@@ -142,15 +152,17 @@ def _evaluated(state: State, world: World) -> list[Finding]:
             continue
         name = world.module_name(module)
         kinds = _kinds(module, world)
+        site = _entered(state, module, first.site)
+        by = f" by the call of line {first.site.line}" if site is not first.site else ""
         found.append(
             Finding(
                 "E1",
                 "error",
-                first.site,
-                f"`{name}` is evaluated here ({sign}) in train mode: {first.active} of its layers that depend on the "
-                f"mode are active{kinds}; seen {times(line.quiet, 'time')}.",
+                site,
+                f"`{name}` is evaluated here{by} ({sign}) in train mode: {first.active} of its layers that depend on "
+                f"the mode are active{kinds}; seen {times(line.quiet, 'time')}.",
                 f"{name}.eval()  before the evaluation, {name}.train()  after it",
-                related=distinct(first.site, (_as_site(c) for c in first.site.callers[:2])),
+                related=distinct(site, (first.site, *(_as_site(c) for c in first.site.callers[:2]))),
                 evidence={
                     "active_layers": first.active,
                     "mode_dependent_layers": first.moody,
@@ -165,6 +177,20 @@ def _evaluated(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _entered(state: State, module: int, site: Site) -> Site:
+    """Where the evaluation begins: the line itself, or, of a line that also acts or trains, the innermost of its
+    callers that only the evaluation has."""
+    others = {
+        place
+        for (other, path), line in state.lines.items()
+        if other == module and path[0] == site.key() and not evaluates(line.first.site)
+        for place in path
+    }
+    if site.key() not in others:
+        return site
+    return next((_as_site(c) for c in site.callers if (c.file, c.line) not in others), site)
 
 
 def _as_site(frame: Frame) -> Site:
