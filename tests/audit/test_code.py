@@ -85,6 +85,7 @@ def test_names_on_the_way_to_what_is_called(tmp_path: Path) -> None:
         ("tgt = make()\nbring_into(net, tgt)\ncopy_weights(net, tgt)", True),
         ("tgt = make()\nfor k, v in state.items():\n    getattr(tgt, k).data = v", True),
         ("tgt = make()\nlog.update(loss=1)  # tgt", False),
+        ("self.tgt = make()\ntgt = reward + gamma * value", False),
     ],
 )
 def test_whether_a_file_speaks_of_an_update(tmp_path: Path, text: str, speaks: bool) -> None:

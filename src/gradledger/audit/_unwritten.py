@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from gradledger.audit import _code
 from gradledger.audit._source import source_lines
 from gradledger.audit._targets import Link, Meeting, made_at, related
 from gradledger.audit.world import World
-from gradledger.core.site import Site
+from gradledger.core.site import Frame, Site
 
 Line = tuple[str, int]
 LONG = 1000  # optimizer steps before a condition that cannot be read counts as one that never comes true
@@ -75,7 +76,9 @@ def forgotten(met: Meeting, ran: set[Line], trains: set[str], world: World, know
     copies = related(met.target, met.learner, world, known)
     if not met.bootstrap or steps < FORGOTTEN or not copies:
         return False
-    places = [site for link in copies for site in (link.site, *link.site.callers)] + [made_at(met.target, world)]
+    places: list[Site | Frame] = [made_at(met.target, world)]
+    for link in copies:
+        places += [link.site, *link.site.callers]
     done, names = ran | {(place.file, place.line) for place in places}, names_of(met, world)
     return not any(speaks_of_update(file, names, done) for file in {*files_of(met, world), *trains})
 
@@ -93,10 +96,11 @@ def speaks_of_update(file: str, names: Iterable[str], done: Container[Line]) -> 
         if (file, at) not in done and _MAY_UPDATE.search(code) and name.search(code):
             return True
     tree = _code.parsed(file)
-    assigned = [
-        _code.last_name(target)
+    assigned = Counter(  # `self.target` and a local `target` are two
+        ast.unparse(target)
         for node in (ast.walk(tree) if tree is not None else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    ]
-    return tree is None or any(assigned.count(one) > 1 for one in wanted)
+        if _code.last_name(target) in wanted
+    )
+    return tree is None or any(count > 1 for count in assigned.values())
