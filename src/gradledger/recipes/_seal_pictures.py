@@ -47,7 +47,7 @@ def draw(
 
 
 def _shown(axes: Any, image: NDArray[np.uint8], title: str) -> None:
-    bright = np.clip(image.astype(np.float64) * 1.6, 0, 255).astype(np.uint8)  # for the eye only
+    bright = (image.astype(np.float64) * (255 / max(int(image.max()), 1))).astype(np.uint8)  # for the eye only
     axes.imshow(np.moveaxis(bright, 0, -1))
     axes.set_title(title, fontsize=7)
     axes.set_axis_off()
@@ -122,7 +122,10 @@ def _worst(figure: Any, data: Data, own: Mapping[str, NDArray[Any]]) -> Any:
     order = np.argsort(-away, kind="stable")
     first = list({recording.burst[own["at"][i]]: i for i in order[::-1]}.values())
     chosen = sorted(first, key=lambda i: -away[i])[:10]
-    for axes, i in zip(figure.subplots(2, 5).ravel(), chosen, strict=False):
+    cells = figure.subplots(2, 5).ravel()
+    for axes in cells:
+        axes.set_axis_off()
+    for axes, i in zip(cells, chosen, strict=False):
         at = int(own["at"][i])
         label, said = own["target"][i, 0], own["said"][i, 0]
         title = f"{recording.ids[at]}, {recording.condition[at]}\n{label:+.2f}, said {said:+.2f} {data.unit}"
