@@ -7,12 +7,16 @@ names, style) are never counted against a tool: what they say is true of correct
 
 from __future__ import annotations
 
-import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from fastscore import short
 
 Said = tuple[Mapping[str, Any], tuple[str, ...]]  # a finding and what its rule stands for
 ADVICE = "advice"  # marks a rule whose message is never a false alarm
@@ -77,16 +81,10 @@ MEANS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def norm(code: str) -> str:
-    """ "GL-G01" -> "G1"."""
-    match = re.fullmatch(r"(?:GL-)?([A-Z])0*(\d+)", code.strip())
-    return f"{match[1]}{int(match[2])}" if match else code
-
-
 def meaning(tool: str, rule: str) -> tuple[str, ...]:
     """Codes that a rule stands for, and ADVICE; the longest beginning of its name that is in the table decides."""
     if tool == "gradledger":
-        return (norm(rule),)
+        return (short(rule),)
     table = MEANS[tool]
     for end in range(len(rule), 2, -1):
         if rule[:end] in table:
@@ -119,10 +117,10 @@ class Count:
         if result.get("broke") and not item.get("loud"):
             self.broken.append(f"{name}: {result['broke']}")
         bugs = bugs_of(item)
-        true = {norm(b["code"]) for b in bugs} | {norm(c) for c in item.get("also", [])}
+        true = {short(b["code"]) for b in bugs} | {short(c) for c in item.get("also", [])}
         said = [(f, meaning(self.tool, f["rule"])) for f in result["findings"]]
         for bug in bugs:
-            self._bug(f"{name} {norm(bug['code'])}", bug, said)
+            self._bug(f"{name} {short(bug['code'])}", bug, said)
         wrong = [f for f, codes in said if is_alarm(f, codes, true)]
         if bugs:
             self.misled += [name] if wrong else []
@@ -133,7 +131,7 @@ class Count:
 
     def _bug(self, label: str, bug: Mapping[str, Any], said: Sequence[Said]) -> None:
         self.faults += 1
-        hits = [f for f, codes in said if norm(bug["code"]) in codes]
+        hits = [f for f, codes in said if short(bug["code"]) in codes]
         if hits:
             self.found.append(label)
         if any(set(bug["line"]) & set(f["lines"]) for f in hits):

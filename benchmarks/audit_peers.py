@@ -2,9 +2,13 @@
 
     python benchmarks/audit_peers.py FOLDER [--peers torchfix,torch-audit] [--python PEERS/bin/python] [--json OUT]
                                             [--minutes M] [--sample N] [--again] [--ours FASTSCORE.json]
+    python benchmarks/audit_peers.py --fixtures ...      the example programs of our own rules
 
-FOLDER holds a manifest.jsonl as tools/fastscore.py reads it.  --python is the interpreter that has the peers: torch of
-the same version, torchfix, torch-preflight, guardtower, torch-audit.  Each tool runs as its documentation asks:
+FOLDER holds a manifest.jsonl as tools/fastscore.py reads it.  --python is the interpreter that has the peers:
+
+    python -m venv PEERS && PEERS/bin/pip install torch==2.13.0 numpy torchfix torch-preflight guardtower torch-audit
+
+Each tool runs as its documentation asks:
 
     torchfix, torch-preflight   on the files, with their default rules; the program does not run
     torch-audit                 the documented one-line edit, `autopatch(model, optimizer=..., every_n_steps=1)`, made
@@ -34,7 +38,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import _peer_rules as rules
+import _peer_rules as rules  # puts tools/ on the path
+import fastscore
 
 HERE = Path(__file__).resolve().parent
 HOW = {
@@ -47,6 +52,7 @@ HOW = {
 }
 Results = dict[str, dict[str, Any]]  # script: {"findings": [{"rule", "severity", "lines", "message"}], "cpu", "broke"}
 CHUNK = 26  # files that a static tool is given at a time
+Found = dict[str, list[dict[str, Any]]]  # path: its findings
 PASSES = 7  # a stopped run has every seventh script first; odd, since faulty and correct ones alternate
 
 
@@ -61,18 +67,18 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def parse_torchfix(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Its lines `path:line:column: CODE [*] message` by file."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def parse_torchfix(text: str) -> Found:
+    """Its lines `path:line:column: CODE [*] message` by path."""
+    found: Found = {}
     for path, line, rule, message in re.findall(r"^(\S+?\.py):(\d+):\d+: (TOR\d+)(?: \[\*\])? (.*)$", text, re.M):
         finding = dict(rule=rule, severity="warning", lines=[int(line)], message=message)
-        found.setdefault(Path(path).name, []).append(finding)
+        found.setdefault(Path(path).as_posix(), []).append(finding)
     return found
 
 
-def parse_preflight(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Its JSON by file; a note is information."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def parse_preflight(text: str) -> Found:
+    """Its JSON by path; a note is information."""
+    found: Found = {}
     for one in json.loads(text)["diagnostics"]:
         finding = dict(
             rule=one["code"],
@@ -80,12 +86,12 @@ def parse_preflight(text: str) -> dict[str, list[dict[str, Any]]]:
             lines=list(range(one["line"], (one["end_line"] or one["line"]) + 1)),
             message=one["message"],
         )
-        found.setdefault(Path(one["path"]).name, []).append(finding)
+        found.setdefault(Path(one["path"]).as_posix(), []).append(finding)
     return found
 
 
 # how it is started, the exit codes of a run that went well, how its output is read
-STATIC: dict[str, tuple[list[str], tuple[int, ...], Callable[[str], dict[str, list[dict[str, Any]]]]]] = {
+STATIC: dict[str, tuple[list[str], tuple[int, ...], Callable[[str], Found]]] = {
     "torchfix": (["-m", "torchfix", "-j", "1"], (0,), parse_torchfix),
     "torch-preflight": (["-m", "torch_preflight", "check", "--format", "json", "--jobs", "1"], (0, 1), parse_preflight),
 }
@@ -104,7 +110,12 @@ def run_static(tool: str, python: str, folder: Path, files: list[str]) -> Iterat
         if found is None:
             raise SystemExit(f"{tool} ended with {done.returncode} and no report:\n{done.stderr[-2000:]}")
         for name in some:
-            yield name, dict(findings=found.get(name, []), cpu=seconds / len(some), broke="")
+            yield name, dict(findings=of_file(found, folder, name), cpu=seconds / len(some), broke="")
+
+
+def of_file(found: Found, folder: Path, name: str) -> list[dict[str, Any]]:
+    """The findings of one file, whether the tool names it as it was told or in full."""
+    return found.get(name, []) + found.get((folder / name).as_posix(), [])
 
 
 def run_dynamic(tool: str, python: str, folder: Path, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -135,7 +146,6 @@ def run_dynamic(tool: str, python: str, folder: Path, files: list[str]) -> Itera
 
 def run_ours(folder: Path, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The audit of this tree, forked likewise."""
-    sys.path.insert(0, str(HERE.parent / "tools"))
     import _forkserver
 
     _forkserver.preload()
@@ -161,14 +171,6 @@ def read_ours(path: Path) -> Results:
         findings = [_our_finding(f) for f in report["findings"]] if report else []
         results[name] = dict(findings=findings, cpu=None, broke="" if report else row["output"][-200:] or "no report")
     return results
-
-
-def manifest(folder: Path) -> list[dict[str, Any]]:
-    """The scripts of a folder with what is true of them."""
-    path = folder / "manifest.jsonl"
-    if not path.is_file():
-        raise SystemExit(f"{folder} has no manifest.jsonl: name a folder of scripts that tools/fastscore.py can score")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def versions(python: str) -> dict[str, str]:
@@ -208,7 +210,8 @@ def collect(tool: str, given: argparse.Namespace, files: list[str], results: Res
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--fixtures", action="store_true", help="the example programs of our own rules")
     parser.add_argument("--peers", default=",".join(HOW), help=f"of {', '.join(HOW)}; default all")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers (default: this one)")
     parser.add_argument("--json", type=Path, help="keep each result in this file, and use those that are there")
@@ -218,7 +221,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=None, help="of N scripts only, faulty and correct ones mixed")
     parser.add_argument("--ours", type=Path, help="findings of the audit from a run of tools/fastscore.py --json")
     given = parser.parse_args()
-    given.folder = given.folder.resolve()
+    if (given.folder is None) == (not given.fixtures):
+        parser.error("name one folder, or --fixtures")
+    given.folder = fastscore.FIXTURES if given.fixtures else given.folder.resolve()
+    if not given.fixtures and not (given.folder / "manifest.jsonl").is_file():
+        parser.error(f"{given.folder} has no manifest.jsonl; wanted a folder that tools/fastscore.py can score")
     given.peers = [name.strip() for name in given.peers.split(",") if name.strip()]
     if unknown := set(given.peers) - set(HOW):
         parser.error(f"--peers: {', '.join(sorted(unknown))} is none of {', '.join(HOW)}")
@@ -228,7 +235,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run, count, print."""
     given = arguments()
-    items = manifest(given.folder)
+    items = fastscore.fixtures() if given.fixtures else fastscore.manifest(given.folder)
     files = [item["file"] for k in range(PASSES) for item in items[k::PASSES]]
     kept: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
     kept.setdefault("results", {})
