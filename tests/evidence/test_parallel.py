@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,6 +273,105 @@ def test_without_ray_its_backend_says_how_to_get_it(tmp_path: Path, monkeypatch:
     with pytest.raises(TrialError, match=r"pip install 'gradledger\[ray\]'"):
         run_trials(experiments.fit, [Trial("plain", {"steps": 5, "lr": 0.1}, 0)], tmp_path, backend="ray")
     assert TrialRecord(tmp_path).attempts() == []
+
+
+class Cluster:
+    """Ray's functions as `_ray` calls them: tasks run one by one when they are waited for, each after a trip through
+    pickle. A trial of seed 2 loses its process."""
+
+    class Gone(Exception):
+        pass
+
+    class Cancelled(Gone):
+        pass
+
+    exceptions = SimpleNamespace(RayError=Gone, TaskCancelledError=Cancelled)
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.ended = 0
+        self.most = 0
+        self.tasks: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **words: Any) -> None:
+        self.asked.append(words)
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+    def remote(self, **options: Any) -> Callable[[Any], Any]:
+        self.asked.append(options)
+
+        def made(what: Any) -> Any:
+            if isinstance(what, type):
+                return SimpleNamespace(remote=lambda: self.actor(what()))
+            return SimpleNamespace(remote=lambda *words: self.task(what, words))
+
+        return made
+
+    def actor(self, one: Any) -> Any:
+        return SimpleNamespace(put=SimpleNamespace(remote=one.put), take=SimpleNamespace(remote=one.take))
+
+    def task(self, function: Any, words: tuple[Any, ...]) -> int:
+        number = len(self.tasks)
+        self.tasks[number] = (function, pickle.loads(pickle.dumps(words[:2])), words[2])
+        self.most = max(self.most, len(self.tasks) - len(self.results))
+        return number
+
+    def wait(self, tasks: list[int], *, num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        one = tasks[0]
+        if one not in self.results:
+            function, words, inbox = self.tasks[one]
+            gone = words[1].rng_seed == 2
+            self.results[one] = self.Gone("no process") if gone else function(*words, inbox)
+        return [one], tasks[1:]
+
+    def get(self, what: Any) -> Any:
+        found = self.results[what] if isinstance(what, int) else what
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def cancel(self, task: int, *, force: bool) -> None:
+        self.results.setdefault(task, self.Cancelled())
+
+
+def test_tasks_of_a_cluster_are_written_down_as_trials_of_processes_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)  # type: ignore[arg-type]
+    fits = [Trial("plain", {"steps": 5, "lr": 0.1}, seed) for seed in (0, 1, 3)]
+    seen: list[Report] = []
+    there = run_trials(experiments.fit, fits, tmp_path / "ray", workers=2, backend="ray", watcher=seen.append)
+    assert told(there) == told(run_trials(experiments.fit, fits, tmp_path / "here"))
+    assert (cluster.most, cluster.ended) == (2, 1)
+    assert {one.progress.step for one in seen if one.progress is not None} == {5}  # the newest that came
+    assert cluster.asked[0]["num_cpus"] == 2
+    assert {"num_cpus": 1, "max_retries": 0} in cluster.asked
+
+    frail = [Trial("frail", {}, seed) for seed in (0, 1, 2, 3, 4, 5, 6)]
+    there = run_trials(experiments.frail, frail, tmp_path / "frail", workers=3, backend="ray", ray={"address": "auto"})
+    kept = [one for one in frail if one.rng_seed != 2]
+    here = run_trials(experiments.frail, kept, tmp_path / "frail-here")
+    assert told([one for one in there if one.trial.rng_seed != 2]) == told(here)
+    assert (there[2].status, there[2].error) == ("failed", "its process died (Gone)")
+    assert {"address": "auto"} in cluster.asked
+
+    def stop(report: Report) -> None:
+        if report.state == "finished" and not report.before:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trials(experiments.fit, fits, tmp_path / "cut", workers=2, backend="ray", watcher=stop)
+    states = [one.status for one in TrialRecord(tmp_path / "cut").attempts()]
+    assert states == ["finished", "interrupted"]
+    again = run_trials(experiments.fit, fits, tmp_path / "cut", workers=2, backend="ray")
+    assert [(one.number, one.status) for one in again] == [(1, "finished"), (2, "finished"), (1, "finished")]
 
 
 def told(found: list[Attempt]) -> list[Any]:
