@@ -10,12 +10,11 @@ from typing import NoReturn, TextIO
 
 from gradledger.audit.engine import Judge
 from gradledger.audit.report import Cost, Report
-from gradledger.cli import _launchers
 from gradledger.cli._atomic import check_path, write_text
 from gradledger.cli._options import Arguments, help_text, parse
 from gradledger.cli._parts import Parts
 from gradledger.core.errors import GradledgerError
-from gradledger.ledger import _gather, _runs
+from gradledger.ledger import _gather, _launchers, _runs
 from gradledger.ledger._runner import Outcome, Target, leave, resolve, run
 from gradledger.watch import End, Watch
 

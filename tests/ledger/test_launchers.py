@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from gradledger.cli import _launchers
+from gradledger.ledger import _launchers
 from gradledger.ledger._runner import Target
 
 AUDIT = [sys.executable, "-m", "gradledger", "audit"]
