@@ -63,3 +63,13 @@ def test_buffers_by_a_second_chain_of_copies() -> None:
     net, target = (e.module for e in run.events if isinstance(e, ev.ModuleMade))
     run.emit(ev.Copied, at(19), how="copy_", source=net, target=target, pairs=(), buffers=2, buffers_followed=2)
     assert judge(t07, run) == []
+
+
+@pytest.mark.parametrize(("given_back", "found"), [(True, 0), (False, 1)])
+def test_an_average_that_is_saved_and_given_back_to_the_network(given_back: bool, found: int) -> None:
+    run = averaged(9, used=False)
+    net, average = Net(1, (1, 2)), Net(2, (3, 4))
+    run.emit(ev.StateTaken, at(31), owner="module", ident=average.ident)
+    if given_back:  # its statistics are made anew there
+        follow(run, average, net)
+    assert len(judge(t07, run)) == found
