@@ -75,7 +75,9 @@ FAULTS: tuple[Fault, ...] = (
         at=('T_max=config["epochs"]',),
     ),
     Fault("schedule stepped before the optimizer", "GL-O01", ((SCHEDULE, ""), (LOOP, marked(SCHEDULE) + LOOP))),
-    Fault("optimizer built anew after its schedule", "GL-O03", ((COSINE, COSINE + ADAM),), at=(SCHEDULE.strip(),)),
+    Fault(
+        "optimizer built anew after its schedule", "GL-O03", ((COSINE, COSINE + ADAM),), at=("CosineAnnealingLR(",)
+    ),
     Fault("padding in the loss", "GL-D04", ((MASKED, marked("    return (said - action).square().mean()\n")),)),
     Fault(
         "masked, and then averaged over the padding",

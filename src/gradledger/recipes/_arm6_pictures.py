@@ -60,7 +60,7 @@ def curves(figure: Any, attempts: Sequence[Attempt]) -> Any:
         rates = [(one.quantities or {})["success_rate"] for one in mine]
         right.plot(rates, np.full(len(rates), number), "o", color=f"C{number}", alpha=0.6)
     left.set(yscale="log", xlabel="epoch", ylabel="training loss (mean over real entries)", title="Every trial")
-    left.legend(fontsize=8)
+    left.legend(fontsize=8, loc="upper right")
     left.grid(alpha=0.3)
     right.set(xlim=(-0.02, 1.02), yticks=range(len(arms)), yticklabels=arms, xlabel="success rate", title="Every seed")
     right.invert_yaxis()
@@ -88,7 +88,7 @@ def trajectories(figure: Any, played: Mapping[str, Rollouts]) -> Any:
     right.axhline(NEAR_M, color="k", lw=0.8, ls=":")
     right.set(yscale="log", xlabel="time, s", ylabel="hand to target, m")
     right.set_title(f"Median and middle 80 % of {len(cloned.seeds)} episodes", fontsize=10)
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, loc="upper right")
     right.grid(alpha=0.3)
     return figure
 
