@@ -26,7 +26,7 @@ NEAR_M = 0.02  # the target is reached within that
 SPREAD = 0.5  # rad: each joint begins that near to HOME
 # Targets: where the hand is with joints from this share of their ranges, if that is high and far enough.
 SHARE, LOWEST_M, NEAREST_M, AWAY_M = 0.8, 0.08, 0.25, 0.15
-YAW = 1.9  # rad: targets are not behind the arm
+YAW = 1.9  # rad: the turret turns no farther than that for a target; the arm can still lean back over it
 FARTHEST_M = 1.0  # of a coordinate of a target; the hand gets no farther than that from the base
 TRIES = 1000
 

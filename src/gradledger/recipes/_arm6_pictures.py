@@ -88,7 +88,7 @@ def trajectories(figure: Any, played: Mapping[str, Rollouts]) -> Any:
     right.axhline(NEAR_M, color="k", lw=0.8, ls=":")
     right.set(yscale="log", xlabel="time, s", ylabel="hand to target, m")
     right.set_title(f"Median and middle 80 % of {len(cloned.seeds)} episodes", fontsize=10)
-    right.legend(fontsize=8, loc="upper right")
+    right.legend(fontsize=8, loc="lower left")
     right.grid(alpha=0.3)
     return figure
 
