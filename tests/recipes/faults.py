@@ -37,8 +37,9 @@ def marked(line: str) -> str:
 class Fault:
     """code: None for a recipe that is right. edits: (text that is there once, text instead). words: options beside
     WORDS. at: lines to be named by a text in them, beside the marked ones. also: codes that are true as well. resumes:
-    the program runs to the half, and goes on from the checkpoint. related: the planted line stands among the related
-    ones of the finding, whose own line is another that takes part (the training call of a network in eval mode)."""
+    the program runs to the half, and goes on from the checkpoint. neighbour: the file beside the recipe that is edited
+    instead of it. related: the planted line stands among the related ones of the finding, whose own line is another
+    that takes part (the training call of a network in eval mode)."""
 
     name: str
     code: str | None
@@ -47,7 +48,13 @@ class Fault:
     at: tuple[str, ...] = ()
     also: frozenset[str] = frozenset()
     resumes: bool = False
+    neighbour: str = ""
     related: bool = False
+
+    @property
+    def file(self) -> str:
+        """Name of the file in which the fault lies."""
+        return self.neighbour or "recipe.py"
 
 
 TARGET = """            with torch.no_grad():
@@ -72,9 +79,14 @@ GREEDY = """        with torch.no_grad():
             best = self.compute(self.inputs(torch.from_numpy(states))).argmax(dim=1)
 """
 RESTORE = (
-    "        optimizer_state.restore(self.optimizer, self.online.named_parameters(), "
+    "    optimizer_state.restore(run.optimizer, run.online.named_parameters(), "
     'parts["optimizer"], facts["optimizer"])\n'
 )
+LOAD = 'run.online.load_state_dict(parts["model"])'
+SYNC_BLOCK = """        if learning and before // args.target_sync != counters.env_step // args.target_sync:
+            self.target.sync()
+            counters.target_sync += 1
+"""
 MLP = "    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)\n"
 DROPOUT = """    size = math.prod(simulator.observation_shape)
     net = rl.mlp_q_network(size, simulator.actions).to(args.device, dtype)
@@ -162,6 +174,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("target copied into itself", "GL-T08", ((SYNC, marked(SELF_SYNC)),)),
     Fault(
+        "target never synced",
+        "GL-T08",
+        ((SYNC_BLOCK, ""),),
+        "--update-every 2",
+        at=("next_target = self.target.model(following)",),
+    ),
+    Fault(
         "terminal states bootstrap",
         "GL-R01",
         (
@@ -180,7 +199,7 @@ FAULTS: tuple[Fault, ...] = (
         "network replaced behind the optimizer",
         "GL-M05",
         ((ADAM, ADAM + marked(NEW_NETWORK)),),
-        also=NOT_TRAINED,
+        also=frozenset({"GL-T08"}),
         related=True,
     ),
     Fault("head replaced behind the optimizer", "GL-M04", ((ADAM, ADAM + marked(NEW_HEAD)),)),
@@ -196,20 +215,36 @@ FAULTS: tuple[Fault, ...] = (
             ),
         ),
     ),
+    Fault(
+        "resumed without the optimizer",
+        "GL-C01",
+        ((RESTORE, ""),),
+        at=(LOAD,),
+        resumes=True,
+        neighbour="_dqn_state.py",
+    ),
+    Fault(
+        "evaluated in train mode",
+        "GL-E01",
+        ((MLP, DROPOUT),),
+        "--total-steps 180",  # the evaluation comes while every iteration is watched in full
+        at=("scored = rl.evaluate(",),
+    ),
     Fault("trains in eval mode", "GL-E02", ((MLP, DROPOUT), (GREEDY, marked(EVAL) + GREEDY)), related=True),
 )
 
 
 def plant(fault: Fault, recipe: Path = RECIPE) -> tuple[str, frozenset[int]]:
-    """A recipe's source with the fault in it, and the lines of which the audit has to name one.
+    """The source with the fault in it, a recipe's or its neighbour's, and the lines of which the audit has to name one.
 
     Raises:
         LookupError: a text is not there exactly once.
     """
-    source = recipe.read_text(encoding="utf-8")
+    path = recipe.with_name(fault.neighbour) if fault.neighbour else recipe
+    source = path.read_text(encoding="utf-8")
     for old, new in fault.edits:
         if source.count(old) != 1:
-            raise LookupError(f"fault '{fault.name}': {source.count(old)} times in {recipe.name}, not once:\n{old}")
+            raise LookupError(f"fault '{fault.name}': {source.count(old)} times in {path.name}, not once:\n{old}")
         source = source.replace(old, new)
     lines = source.splitlines()
     named = {i for i, line in enumerate(lines, 1) if MARK in line or any(text in line for text in fault.at)}
@@ -221,14 +256,18 @@ def plant(fault: Fault, recipe: Path = RECIPE) -> tuple[str, frozenset[int]]:
 def write(fault: Fault, folder: Path) -> None:
     """The program: `recipe.py` with the fault, and `program.py` that runs it."""
     folder.mkdir(parents=True)
-    (folder / "recipe.py").write_text(plant(fault)[0], encoding="utf-8")
+    (folder / "recipe.py").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / fault.file).write_text(plant(fault)[0], encoding="utf-8")
     words = [*WORDS.split(), *fault.words.split(), "--out", "run"]
     calls = [words]
     if fault.resumes:
         again = ["--resume", "--out", "run", "--total-steps", "640"]
         calls = [[*words, "--checkpoint-every", "320", "--total-steps", "320"], again]
     lines = "\n".join(f"code = code or recipe.main({call!r})" for call in calls)
-    program = f"import sys\n\nimport recipe\n\ncode = 0\n{lines}\nsys.exit(code)\n"
+    name = Path(fault.neighbour).stem
+    known = f"gradledger.recipes.{name}"
+    instead = f"import gradledger.recipes\nimport {name}\n{known} = sys.modules['{known}'] = {name}\n" if name else ""
+    program = f"import sys\n{instead}\nimport recipe\n\ncode = 0\n{lines}\nsys.exit(code)\n"
     (folder / "program.py").write_text(program, encoding="utf-8")
 
 
