@@ -151,6 +151,21 @@ def test_a_detached_target_carries_no_graph_and_names_its_cut() -> None:
     assert [c.graph for c in right.calls] == [False]
 
 
+def test_a_discount_of_each_sample_bootstraps_also_where_zeros_stand_for_the_end() -> None:
+    with watching() as w:
+        torch.manual_seed(0)
+        value = nn.Linear(4, 1)
+        s, s2, r, discount = torch.randn(6, 4), torch.randn(6, 4), torch.randn(6, 1), torch.rand(6, 1)
+        with torch.no_grad():
+            after = value(s2)
+            y = r + torch.where(discount < 0.1, torch.zeros_like(after), discount * after)
+        F.mse_loss(value(s), y).backward()
+    right = w.one(Comparison).right
+    assert right.bootstrap
+    assert right.masked
+    assert right.discount is None
+
+
 def test_a_hand_written_square_is_a_comparison_too() -> None:
     with watching() as w:
         model, _, x, y = setup()

@@ -25,6 +25,7 @@ _NEAR = frozenset(
 )
 _MEETS = frozenset({"mul", "sub", "rsub"})
 _MAX_OTHERS = 4
+_FILLERS = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full"})
 
 
 def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
@@ -235,7 +236,7 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
             or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum")
         ):
             selection = selection and (op.name in SELECTIONS or op.name in CUTS)
-            with_call = [t for t in op.ins if _has_call(trace, t)]
+            with_call = [t for t in op.ins if _has_call(trace, t) and not _is_filler(trace, t)]
             if not with_call:
                 return None, False, plus, discount, masked
             token = with_call[0]
@@ -246,6 +247,12 @@ def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | N
                 return (token if with_call else None), False, plus, discount, masked
             token = with_call[0]
     return None, False, plus, discount, masked
+
+
+def _is_filler(trace: Trace, token: int) -> bool:
+    """Whether a value has of the tensor it was made from the shape only: `where(over, zeros_like(v), gamma * v)`."""
+    value = trace.values.get(token)
+    return value is not None and value.op is not None and value.op.name in _FILLERS
 
 
 def _plain_factor(trace: Trace, token: int) -> float | None:
