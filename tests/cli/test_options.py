@@ -61,7 +61,7 @@ def test_the_oracle_has_a_value_of_its_own() -> None:
     assert parse(["train.py"]).values["--oracle"] == ""
     assert parse(["--oracle", "train.py"]).values["--oracle"] == "10"
     assert parse(["--oracle=50", "train.py"]).values["--oracle"] == "50"
-    assert "  --oracle[=EVERY]\n" in help_text()
+    assert "  --oracle[=EVERY]  Recompute gradients" in help_text()
 
 
 def test_replay_needs_no_program() -> None:

@@ -120,7 +120,7 @@ _KINDS = ("term", "constant", "earlier", "stood")
 def _summand(group: Sequence[Share], scale: float, crowded: bool, world: World) -> str:
     """One summand: shares of one line and operation with one coefficient, or with gradients in one direction."""
     one = group[0]
-    passes = len(dict.fromkeys(b for share in group for b in share.backwards))
+    passes = len(dict.fromkeys(b for share in group for b in share.backwards)) + sum(share.more for share in group)
     found = (sum(share.coefficient for share in group) if one.tied else one.coefficient) / scale
     where = f"{os.path.basename(one.site.file)}:{one.site.line}" if one.site.file else ""
     if one.kind in ("earlier", "stood"):

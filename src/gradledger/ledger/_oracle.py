@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ class Column:
     written: float
     gradient: Vector = field(default_factory=dict)
     backwards: tuple[int, ...] = ()
+    more: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +80,8 @@ class Explained:
     shares: tuple[Share, ...]
     solution: Solution
 
+
+_profiling: Any = vars(torch.autograd)["_profiler_enabled"]  # not in torch's type annotations
 
 _History = tuple[tuple[int, int], ...]  # (reverse pass, how often it was consumed), oldest first
 _Members = list[tuple[Leaf, torch.Tensor]]  # leaves and their gradients
@@ -168,7 +172,7 @@ class Oracle:
             return Reason("unseen", text, site)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return Reason("ranks", "ranks exchange gradients", site)
-        if torch.autograd._profiler_enabled():
+        if _profiling():
             return Reason("profiler", "a profiler is on", site)
         return None
 
@@ -278,7 +282,7 @@ class Oracle:
             return Reason("too large", f"more than {MAX_COLUMNS} gradients stand in `.grad` together")
         solution = solve(consumed, [c.gradient for c in solid], [c.written for c in solid])
         facts = zip(solid, solution.coefficients, solution.bounds, solution.ties, strict=True)
-        shares = [Share(c.kind, c.op, c.site, c.backwards, c.written, x, b, t) for c, x, b, t in facts]
+        shares = [Share(c.kind, c.op, c.site, c.backwards, c.written, x, b, t, c.more) for c, x, b, t in facts]
         shares += [
             Share("constant", c.op, c.site, c.backwards, c.written, 0.0) for c in columns if c.kind == "constant"
         ]  # fmt: skip
@@ -297,7 +301,8 @@ class Oracle:
             old = [(b, used) for b, used in fills if b <= self.stood_after]
             kind = "earlier" if any(used for _, used in old) else "stood"
             stood = {n: self.stood[n] for n in numbers}
-            found["stood"] = Column(0, kind, "stood", NOWHERE, 1.0, stood, tuple(b for b, _ in old))
+            more = max(leaf.omitted for leaf, _ in members)
+            found["stood"] = Column(0, kind, "stood", NOWHERE, 1.0, stood, tuple(b for b, _ in old), more)
         for backward, used in fills:
             if not separate and backward <= self.stood_after:
                 continue
@@ -314,7 +319,7 @@ class Oracle:
                 key = ("term", column.token) if column.token else (column.op, column.site, backward)
                 known = found.get(key)
                 if known is None:
-                    found[key] = Column(**{f: getattr(column, f) for f in Column.__slots__})  # type: ignore[attr-defined]
+                    found[key] = Column(**{f: getattr(column, f) for f in Column.__slots__})
                 else:  # one loss walked again
                     known.written += column.written
                     known.backwards += column.backwards

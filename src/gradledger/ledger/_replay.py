@@ -6,6 +6,7 @@ mode, with the recorder off, and the engine walks the graph of these copies only
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from gradledger.ledger._tape import Entry, Leaf, Made
 
 # The engine itself: `torch.autograd.grad` is watched, by us and perhaps by the program.
 _run: Any = torch.autograd.Variable._execution_engine.run_backward
+# Not in torch's type annotations.
+_hooks_allowed: Any = vars(torch._C._autograd)["_saved_tensors_hooks_is_enabled"]
+_cuda_is_up: Any = torch.cuda.is_initialized
 
 
 class Undisturbed:
@@ -31,39 +35,37 @@ class Undisturbed:
         self.moved = False
 
     def __enter__(self) -> Undisturbed:
-        self._seen = unseen()
-        self._seen.__enter__()
-        self._quiet = torch._C.DisableTorchFunction()
-        self._quiet.__enter__()
-        self._grad = torch.enable_grad()
-        self._grad.__enter__()
-        self._hooks = None
-        if torch._C._autograd._saved_tensors_hooks_is_enabled():  # else there are none, and none may be made
-            self._hooks = saved_tensors_hooks(_same, _same)
-            self._hooks.__enter__()
-        self._show = warnings.showwarning
-        warnings.showwarning = self._silent
-        self._home = threading.get_ident()
-        self._recorder.enabled = False
-        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-        self._cpu = torch.get_rng_state()
+        with contextlib.ExitStack() as stack:  # what was entered is left again should the rest fail
+            stack.enter_context(unseen())
+            stack.enter_context(torch._C.DisableTorchFunction())
+            stack.enter_context(torch.enable_grad())
+            if _hooks_allowed():  # else there are none, and none may be made
+                stack.enter_context(saved_tensors_hooks(_same, _same))
+            self._home, self._show = threading.get_ident(), warnings.showwarning
+            warnings.showwarning = self._silent
+            stack.callback(self._speak)
+            self._recorder.enabled = False
+            stack.callback(setattr, self._recorder, "enabled", True)
+            self._cuda = torch.cuda.get_rng_state() if _cuda_is_up() else None
+            self._cpu = torch.get_rng_state()
+            stack.callback(self._put_back)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _put_back(self) -> None:
         if not torch.equal(self._cpu, torch.get_rng_state()):
             self.moved = True
             torch.set_rng_state(self._cpu)
         if self._cuda is not None and not torch.equal(self._cuda, torch.cuda.get_rng_state()):
             self.moved = True
             torch.cuda.set_rng_state(self._cuda)
-        self._recorder.enabled = True
+
+    def _speak(self) -> None:
         if warnings.showwarning == self._silent:
             warnings.showwarning = self._show
-        if self._hooks is not None:
-            self._hooks.__exit__(kind, error, tb)
-        self._grad.__exit__(kind, error, tb)
-        self._quiet.__exit__(kind, error, tb)
-        self._seen.__exit__(kind, error, tb)
 
     def _silent(self, *args: Any, **kwargs: Any) -> None:
         if threading.get_ident() != self._home:  # another thread of the program warns meanwhile

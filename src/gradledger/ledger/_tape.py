@@ -8,6 +8,7 @@ making was not seen) is written down with the reason: only a loss that depends o
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -229,10 +230,9 @@ class Tape:
 
 def unseen(tensor: torch.Tensor, site: Site) -> Reason:
     """Why a value with a graph is not on the tape, by what made it."""
-    try:
+    node: object = None
+    with contextlib.suppress(RuntimeError):  # a view made under no_grad whose base was written since
         node = tensor.grad_fn
-    except RuntimeError:
-        node = None
     name = type(node).__name__.removesuffix("Backward")
     if name == "BackwardHookFunction":
         return Reason("custom function", "a module has a full backward hook", site)

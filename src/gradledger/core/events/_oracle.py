@@ -17,7 +17,7 @@ class Share:
     without graph: its gradient is zero), "earlier" (the whole gradient of a reverse pass that a step had used before;
     with `op` "stood" what stood in `.grad` before the first pass that was recomputed, several passes together) or
     "stood" (the same, when no step had used it).  `op`, `site`: what made the term; for "earlier" the line of the
-    pass.  `backwards`: the reverse passes whose share this is.
+    pass.  `backwards`: the reverse passes whose share this is, and `more` further ones that the ledger only counted.
     `written`: the coefficient that the ledger expects: the factors written in the loss, once for each time that the
     term stands there and its loss was walked.  `bound`: the coefficient is known up to this much.
     `tied`: shares of one number (above 0) have proportional gradients, so only their sum is known.
@@ -31,6 +31,7 @@ class Share:
     coefficient: float
     bound: float = 0.0
     tied: int = 0
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
