@@ -40,8 +40,8 @@ def saved(run: Run, net: Net) -> None:
     run.emit(ev.FileTouched, at(31), method="save", what=("module",))
 
 
-def loaded(run: Run, net: Net, *, differ: bool = True) -> Net:
-    served = holder(run, "served", 32)
+def loaded(run: Run, net: Net, *, differ: bool = True, cls: str = "Net") -> Net:
+    served = run.module("served", line=32, cls=cls)
     run.emit(
         ev.StateLoaded, at(33), owner="module", ident=served.ident, matched=2, origin="file", origin_ident=net.ident,
         plain_differ=("mean",) if differ else (),
@@ -57,6 +57,13 @@ def test_a_reload_that_differs_is_an_error_at_the_setting_line() -> None:
     assert finding.severity == "error"
     assert finding.site.line == 6
     assert lines(finding) >= {30, 31, 33}
+
+
+def test_a_warm_start_from_a_model_of_another_class_is_no_reload() -> None:
+    run, net = trained()
+    saved(run, net)
+    loaded(run, net, cls="Classifier")
+    assert judge(m02, run) == []
 
 
 def test_random_constants_of_the_constructor_differ_as_well() -> None:

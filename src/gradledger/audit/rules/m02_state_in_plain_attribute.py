@@ -19,6 +19,7 @@ met parameters that were converted or moved.
 - Constants that the constructor makes again, with the same values.
 - Caches and hidden state that the forward itself replaces.
 - Noise that is drawn anew all the time.
+- Weights taken over from a model of another class (pretraining), which had constants of its own.
 
 ## Fix
 `self.register_buffer("mean", torch.zeros(d))`, and `self.mean.copy_(...)` where it is set.
@@ -114,6 +115,8 @@ def finish(state: State, world: World) -> list[Finding]:
 
 def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
     for load in state.differing:
+        if _another_kind(load, world):
+            continue
         for path in load.plain_differ:
             taken = _find(state, load.origin_ident, path, world)
             given = _find(state, load.ident, path, world)
@@ -201,6 +204,14 @@ def _left_behind(state: State, world: World) -> Iterator[Finding]:
                 iteration=ended.iteration,
             )
             return
+
+
+def _another_kind(load: StateLoaded, world: World) -> bool:
+    """Whether the weights came from a model of another class: a warm start from pretraining is no reload."""
+    if load.origin_ident is None:
+        return False
+    mine, origin = world.module(load.ident).cls, world.module(load.origin_ident).cls
+    return bool(mine and origin) and mine != origin
 
 
 def _find(state: State, root: int | None, path: str, world: World) -> Attribute | None:
