@@ -166,6 +166,9 @@ def test_the_net_is_read_beside_rules_that_need_none(folder: Path, told: dict[st
     held = np.c_[data.validation_pose.numpy(), np.ones(len(data.validation_pose))].astype(float)
     # the penalty is chosen with one row left out, and is next to none for 6,400 rows of 3 columns
     assert reached["linear"] == pytest.approx(((held @ weights - data.validation_joints.numpy()) ** 2).mean(), rel=1e-4)
+    nearest = torch.cdist(data.validation_pose.double(), data.train_pose.double()).argmin(1)
+    away = data.train_joints.double()[nearest] - data.validation_joints.double()
+    assert reached["nearest neighbour"] == pytest.approx(float((away**2).mean()))
     assert reached["closed form"] < 1e-10 < reached["nearest neighbour"] < reached["linear"]
     assert reached["shuffled labels, linear"] > 0.95 * reached["mean of the training targets"]
     (sweep,) = [one for one in told["scale"] if one["arm"] == "sweep"]

@@ -101,6 +101,7 @@ def table(
     zero: bool = False,
     also: Mapping[str, ArrayLike] | None = None,
     penalty: float | None = None,
+    standardise: bool = True,
     level: float = LEVEL,
     replicates: int = REPLICATES,
     rng_seed: int = 0,
@@ -117,7 +118,8 @@ def table(
             Default: `squared_error` or `wrong`.
         zero: add the rule that says 0, such as the action that does nothing.
         also: name -> predictions of rules of your own, such as the model trained on `shuffled` labels.
-        penalty: of the linear rule, see `_rules.linear`. rng_seed: of the shuffled labels and the intervals.
+        penalty: of the linear rule, see `_rules.linear`. standardise: distances of inputs in standard deviations; False
+            where the columns have one unit, or were scaled before. rng_seed: of the shuffled labels and the intervals.
 
     Raises:
         StatisticsError: columns of different lengths or widths, numbers that are not finite, metadata that one side
@@ -136,14 +138,14 @@ def table(
         said["zero"] = np.zeros_like(wanted)
     if held.last is not None:
         said["last value"] = _goals(held.last, names, "held.last")
-    said["nearest neighbour"] = nearest(x, goal, asked)
+    said["nearest neighbour"] = nearest(x, goal, asked, standardise=standardise)
     said["linear"] = linear(x, goal, asked, penalty=penalty)
     if train.metadata:
         known, met = encoded(train.metadata, held.metadata)
         said["metadata only, nearest neighbour"] = nearest(known, goal, met)
         said["metadata only, linear"] = linear(known, goal, met, penalty=penalty)
     mixed = goal[shuffled(np.arange(len(goal)), rng_seed=rng_seed)]
-    said["shuffled labels, nearest neighbour"] = nearest(x, mixed, asked)
+    said["shuffled labels, nearest neighbour"] = nearest(x, mixed, asked, standardise=standardise)
     said["shuffled labels, linear"] = linear(x, mixed, asked, penalty=penalty)
     for name, given in (also or {}).items():
         said[name] = rows_of(given, f"also: {name}")

@@ -101,7 +101,8 @@ def scale(data: Data, rows: Sequence[Any]) -> dict[str, Any]:
         )
     ]
     exact = _lab_pipeline.inverse_kinematics(data.validation_pose.double()).numpy()
-    found = rules.table(sides[0], sides[1], kind="numbers", also={CLOSED: exact})
+    # m and rad of an arm of unit links are alike: scaling them would make the nearest pose a worse rule than it is
+    found = rules.table(sides[0], sides[1], kind="numbers", also={CLOSED: exact}, standardise=False)
     blind = [one for one in found if one.name != CLOSED]
     placed = [
         {"arm": one.arm, **rules.place(one.quantity, one.summary.mean, blind).record()}
