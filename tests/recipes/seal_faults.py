@@ -17,7 +17,6 @@ from recipes.faults import MARK, Fault, marked
 RECIPE = faults.ROOT / "src" / "gradledger" / "recipes" / "seal_scout.py"
 
 CLEAR = "            self.optimizer.zero_grad(set_to_none=True)\n"
-FORWARD = "            said = self.scout(image)\n"
 LOSS = "            loss = loss_of(said, offset, self.scout.label[1])\n"
 BACKWARD = "            loss.backward()  # type: ignore[no-untyped-call]\n"
 CLIP = "            nn.utils.clip_grad_norm_(self.scout.parameters(), CLIP)\n"
@@ -63,11 +62,6 @@ FAULTS: tuple[Fault, ...] = (
         "GL-O02",
         ((SCHEDULE, ""), (STEP, STEP + marked("    " + SCHEDULE))),
         at=(EPOCHS.strip(),),
-    ),
-    Fault(
-        "inputs that ask for gradients",
-        "GL-G17",
-        ((FORWARD, marked("            image.requires_grad_()\n") + FORWARD),),
     ),
 )
 
