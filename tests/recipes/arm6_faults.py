@@ -32,7 +32,6 @@ ADAM = "        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=RATE
 COSINE = """        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=config["epochs"])
 """
 MASKED = "    return masked_mean((said - action).square(), mask)\n"
-ENGINE = '        engine: Literal["sweep", "autograd"] = config["engine"]\n'
 SAID = "            said = run.net(torch.from_numpy(seen)).numpy()\n"
 LAYER = "        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()),\n"
 
