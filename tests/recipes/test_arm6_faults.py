@@ -47,12 +47,13 @@ def test_a_planted_fault_is_found_at_its_line(fault: faults.Fault, audited: dict
     told = audited[fault.name]
     assert told["reported"], told["output"]
     _, lines = faults.plant(fault, arm6_faults.RECIPE)
-    mine = [finding for finding in told["findings"] if finding["code"] == fault.code]
+    found = [finding for finding in told["findings"] if finding["code"] == fault.code]
+    # a net in the wrong mode is also named where the package's own policy calls it
+    mine = [finding for finding in found if Path(finding["file"]).name == "recipe.py"]
     assert len(mine) == 1, told["findings"]
     named = mine[0]["related_lines"] if fault.related else [mine[0]["line"]]
     assert lines & set(named), mine
     assert mine[0]["severity"] in ("error", "warning")
-    assert Path(mine[0]["file"]).name == "recipe.py"
     assert {finding["code"] for finding in told["findings"]} <= {fault.code} | fault.also, told["findings"]
 
 
