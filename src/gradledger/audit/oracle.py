@@ -106,7 +106,7 @@ def sentence(event: OracleExplained, world: World) -> str:
     crowded = Counter(line for line, _ in {(s.site.key(), s.op) for s in event.shares})
     words = [
         _summand(group, scale, crowded[group[0].site.key()] > 1, world)
-        for group in sorted(groups.values(), key=lambda g: _KINDS.index(g[0].kind))
+        for group in sorted(groups.values(), key=lambda g: _KINDS.get(g[0].kind, len(_KINDS)))
     ]
     if len(words) > SUMMANDS:
         words = [*words[: SUMMANDS - 1], f"{len(words) - SUMMANDS + 1} more"]
@@ -114,7 +114,7 @@ def sentence(event: OracleExplained, world: World) -> str:
     return f"consumed = {amount(scale)} × ({total})" if apart else f"consumed = {total}"
 
 
-_KINDS = ("term", "constant", "earlier", "stood")
+_KINDS = {"term": 0, "constant": 1, "earlier": 2, "stood": 3}  # their order in a sentence
 
 
 def _summand(group: Sequence[Share], scale: float, crowded: bool, world: World) -> str:
