@@ -157,8 +157,8 @@ def slowdown(one: Count, bare: Count) -> tuple[float, float, int] | None:
     return statistics.median(ratios), sum(one.cpu[n] for n in both) / sum(bare.cpu[n] for n in both), len(both)
 
 
-def markdown(counts: Mapping[str, Count], how: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """The table of all tools."""
+def markdown(counts: Mapping[str, Count], how: Mapping[str, str], versions: Mapping[str, str], scripts: int) -> str:
+    """The table of all tools; `scripts`: how many there are, of which a tool may have run fewer."""
     head = (
         "tool",
         "how it looks",
@@ -179,7 +179,7 @@ def markdown(counts: Mapping[str, Count], how: Mapping[str, str], versions: Mapp
             (
                 f"{name} {versions.get(name, '')}".strip(),
                 how[name],
-                str(one.scripts),
+                str(one.scripts) if one.scripts == scripts else f"{one.scripts} of {scripts}",
                 f"{len(one.found)} of {one.faults}",
                 str(len(one.located)),
                 f"{len(one.alarmed)} of {one.correct}",

@@ -271,7 +271,7 @@ def report(items: list[dict[str, Any]], kept: dict[str, Any]) -> str:
             for item in items:
                 if item["file"] in done:
                     counts[tool].add(item, done[item["file"]])
-    return rules.markdown(counts, HOW, kept["versions"]) + "\n\n" + rules.details(counts)
+    return rules.markdown(counts, HOW, kept["versions"], len(items)) + "\n\n" + rules.details(counts)
 
 
 if __name__ == "__main__":
