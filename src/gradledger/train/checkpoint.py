@@ -4,9 +4,10 @@ good one.
 A checkpoint is a folder `step-000000012345` with one safetensors file a part, `facts.json`, and, written last,
 `manifest.json` with size and SHA-256 of each file: safetensors and torch.save load a flipped byte without a word, the
 manifest does not. It also holds the shape and dtype of each tensor, the hashes of what decided the run, and the
-checkpoint before this one. The folder is built under a temporary name, every file and the folder are fsynced, all at once so
-that the disk is waited for once, then it is renamed, and `LATEST` beside it is replaced by its name. Loading takes the newest folder that passes, whatever `LATEST`
-says (that is for people and scripts); what it passed over is reported. No pickle anywhere.
+checkpoint before this one. The folder is built under a temporary name, every file and the folder are fsynced, all at
+once so that the disk is waited for once, then it is renamed, and `LATEST` beside it is replaced by its name. Loading
+takes the newest folder that passes, whatever `LATEST` says (that is for people and scripts); what it passed over is
+reported. No pickle anywhere.
 """
 
 from __future__ import annotations
