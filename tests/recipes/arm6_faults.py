@@ -38,8 +38,6 @@ LAYER = "        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()),\n"
 # Behind the run state: it refuses parameters that have no optimizer, which is louder than what is planted here.
 LAST = "        self.losses: list[float] = []\n"
 NEW_HEAD = "        self.net[3] = nn.Linear(WIDTH, 6)\n"
-NEW_NET = "        self.net = blocks(rng_seed + 1, mean, deviation)\n"
-NEW_ENGINE = "        self.engine = PlainBackward(self.net, loss_of)\n"
 GRAPHS = "            loss = loss_of(self.net(x), y)\n            loss.backward()\n"
 
 # Where nothing is learned, more is true: the loss that reaches nothing.
@@ -87,13 +85,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("loss without a graph", "GL-G10", ((MASKED, marked(MASKED.replace("(said -", "(said.detach() -"))),)),
     Fault("head replaced behind the optimizer", "GL-M04", ((LAST, LAST + marked(NEW_HEAD)),)),
-    Fault(
-        "net replaced behind the optimizer",
-        "GL-M05",
-        ((LAST, LAST + marked(NEW_NET) + NEW_ENGINE),),
-        also=IDLE,
-        related=True,
-    ),
     Fault(
         "dropout, evaluated in train mode",
         "GL-E01",
