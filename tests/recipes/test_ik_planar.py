@@ -19,7 +19,7 @@ from gradledger.evidence import bundle
 from gradledger.evidence.record import TrialRecord
 from gradledger.recipes import _ik_answer, _ik_evidence
 from gradledger.recipes import _lab_pipeline as lab
-from gradledger.recipes.ik_planar import NET, Args, blocks, main, train
+from gradledger.recipes.ik_planar import NET, Args, Training, blocks, main, train
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +208,12 @@ def test_the_weights_say_again_what_they_said(folder: Path, told: dict[str, Any]
 def test_a_trial_runs_anew_to_the_same_bits(folder: Path, told: dict[str, Any]) -> None:
     said = command("retrain", str(folder), "--arm", "autograd", "--tolerance", "0")
     assert (said.exit_code, "3 of 3 quantities agree" in said.output) == (0, True), said.output
+
+
+def test_a_stop_after_the_last_batch_of_an_epoch_ends_it() -> None:
+    run = Training({"engine": "autograd", "epochs": 2}, 0)
+    batches = len(run.loader)
+    run.epoch(until=batches)
+    assert (run.state.counters["epoch"], run.loader.epoch, len(run.losses)) == (1, 1, 1)
+    run.epoch(until=batches + 3)
+    assert (run.state.counters["epoch"], run.loader.epoch, len(run.losses)) == (1, 1, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
-import mujoco
+import mujoco  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -171,7 +171,7 @@ class Arm6Env(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _seen(self) -> NDArray[np.float32]:
         if self._observe == "joints":
-            return self.data.qpos.astype(np.float32)
+            return np.asarray(self.data.qpos, dtype=np.float32)
         parts = [self.data.qpos, self.data.qvel, self.target, self.target - self.hand]
         return np.concatenate(parts).astype(np.float32)
 

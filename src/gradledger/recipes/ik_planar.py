@@ -115,8 +115,8 @@ class Training:
         for told in steps(self.engine, self.optimizer, self.loader):
             counters["optimizer_step"] += 1
             total, count = total + told.loss, count + 1
-            if counters["optimizer_step"] == until:
-                return
+            if counters["optimizer_step"] == until and self.loader.epoch == counters["epoch"]:
+                return  # in the middle; after its last batch an epoch is ended first, or it would be played twice
         self.scheduler.step()
         counters["epoch"] += 1
         self.losses.append(float(total / count))

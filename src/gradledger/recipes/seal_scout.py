@@ -152,8 +152,8 @@ class Training:
             self.optimizer.step()
             counters["optimizer_step"] += 1
             total += loss.item()
-            if counters["optimizer_step"] == until:
-                return
+            if counters["optimizer_step"] == until and self.loader.epoch == counters["epoch"]:
+                return  # in the middle; after its last batch an epoch is ended first, or it would be played twice
         self.scheduler.step()
         counters["epoch"] += 1
         self.losses.append(total / len(self.loader))
