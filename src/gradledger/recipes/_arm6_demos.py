@@ -153,7 +153,8 @@ def made(count: int, noise: float) -> Demonstrations:
 
 def seeds_of(rng_seed: int, name: str, count: int) -> list[int]:
     """Seeds of episodes, (count,): the first ones are the same however many are asked for."""
-    return seed.generator(rng_seed, name).integers(0, 2**31, size=count).tolist()
+    drawn: list[int] = seed.generator(rng_seed, name).integers(0, 2**31, size=count).tolist()
+    return drawn
 
 
 def _end(distances: NDArray[np.float64]) -> int:

@@ -54,8 +54,8 @@ def first_moves(count: int = ROWS) -> Arrays:
     for number in seeds_of(DATA_SEED, "first moves", count):
         seen, _ = arm.reset(seed=number)
         rows.append((np.delete(seen, range(6, 12)), _arm6_expert.act(arm)))
-    seen, shown = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    return {"seen": seen, "shown": shown}
+    columns = [np.array(column, dtype=np.float64) for column in zip(*rows, strict=True)]
+    return {"seen": columns[0], "shown": columns[1]}
 
 
 def learnable(out: Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def stages(scout: Scout, contract: Schema, rules: Rules) -> list[tuple[str, Call
         ("read", lambda raw: open_bytes(raw, pitch=rules.pitch)),
         ("check", lambda array: checked(array, contract)),
         ("model", model),
-        ("decide", lambda pair: decided(*pair, rules)),
+        ("decide", lambda pair: decided(pair[0], pair[1], rules)),
     ]
 
 
@@ -222,7 +222,7 @@ def malformed(good: NDArray[np.uint8], pitch: float | None) -> dict[str, bytes]:
         "one channel": npy(good[:1]),
         "a batch of batches": npy(good[None]),
         "empty array": npy(good[:, :0]),
-        "a number": npy(np.uint8(7)),
+        "a number": npy(np.array(7, dtype=np.uint8)),
         "half the size": npy(good[:, ::2, ::2].copy()),
         "one grey level": npy(np.full_like(good, 90)),
     }

@@ -92,7 +92,8 @@ def copies(data: Data) -> NDArray[np.int64]:
     """(P, 2) pairs of crops of different bursts that are one picture saved twice."""
     pairs = neighbours.near_edges(thumbnails(data.recording.images), NEAR)
     burst = np.array(data.recording.burst)
-    return pairs[burst[pairs[:, 0]] != burst[pairs[:, 1]]]
+    twice: NDArray[np.int64] = pairs[burst[pairs[:, 0]] != burst[pairs[:, 1]]]
+    return twice
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.float64]:

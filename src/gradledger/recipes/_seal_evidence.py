@@ -275,7 +275,7 @@ def _pitch(data: Data) -> float | None:
 
 def _save_data(out: Path, data: Data, config: Mapping[str, Any]) -> None:
     """Crops, labels and what is known of them, and both splits."""
-    told = {name: np.asarray(value) for name, value in asdict(data.recording).items()}
+    told: dict[str, Any] = {name: np.asarray(value) for name, value in asdict(data.recording).items()}
     np.savez_compressed(out / DATA, **told)
     for how, name in SPLITS.items():
         _seal_data.sides(*_seal_data.named(config), how).write(out / name)

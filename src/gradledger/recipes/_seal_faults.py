@@ -106,8 +106,8 @@ def _gap(
     means = [float(sums.sum() / (len(sums) * counts.sum())) for sums, counts in (grouped, random)]
     enough = seeds >= stats.FEWEST_SEEDS
     there = int(((grouped[1] > 0) | (random[1] > 0)).sum())
-    bounds = (low, high) if enough else (None, None)
-    return Gap(model, means[0], means[1], means[0] - means[1], *bounds, seeds, there)
+    leak = means[0] - means[1]
+    return Gap(model, means[0], means[1], leak, low if enough else None, high if enough else None, seeds, there)
 
 
 def agreement(data: Data) -> tuple[str, ...]:
