@@ -119,8 +119,18 @@ def update(state: State, event: Event, world: World) -> None:
             state.still[event.module] = event.iteration - event.since
     else:
         if isinstance(event, Backward) and len(state.files) < _FILES:
-            state.files.update({event.site.file, *(f.file for f in event.site.callers)} - {""})
+            state.files.update(_files_of_program(event.site))
         state.watch.take(event)
+
+
+def _files_of_program(site: Site) -> set[str]:
+    """Of a line and its callers, up to the level of a module: what started that module is another program."""
+    found: set[str] = set()
+    for frame in (site, *site.callers):
+        found.add(frame.file)
+        if frame.function in ("", "<module>"):
+            break
+    return found - {""}
 
 
 def _ran(state: State, site: Site) -> None:
