@@ -14,7 +14,7 @@ from torch import nn
 
 from gradledger.audit import registry
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import _peer_rules as rules
 import _peer_worker as worker
 import audit_peers

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradledger import sweep
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import sweep_models as models
 
 BUDGETS = ("min", "45%", "75%")

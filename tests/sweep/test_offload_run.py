@@ -31,7 +31,7 @@ from gradledger.sweep._profile import Profiler
 from gradledger.sweep._simulate import simulate
 from gradledger.sweep._state import equal_bits
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import sweep_models as models
 
 PROBLEMS = [p for p in P.PROBLEMS if p.compiled != "inductor"]

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
             got=words[0],
             wanted="the name of a recipe before its options",
             where="gradledger run",
-            next_step=f"gradledger run {next(iter(recipes()), 'RECIPE')} {' '.join(words)}",
+            next_step=f"gradledger run RECIPE {' '.join(words)}, with RECIPE one of {', '.join(recipes())}",
         )
     recipe = find(words[0])
     code: int = load(recipe).main(words[1:], prog=f"gradledger run {recipe.name}")
