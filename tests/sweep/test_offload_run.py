@@ -141,8 +141,9 @@ def test_every_problem_by_way_of_the_disk(problem: P.Problem, shape: str) -> Non
     assert P.differences(got, P.outcome(problem, _twice(_plain))) == []
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.id)
-def test_every_problem_by_way_of_the_host(problem: P.Problem) -> None:
+# The host's memory is another place behind the same moves.
+@pytest.mark.parametrize("problem", PROBLEMS[::3], ids=lambda p: p.id)
+def test_problems_by_way_of_the_host(problem: P.Problem) -> None:
     got = P.outcome(problem, _twice(_moving("nested", "host")))
     assert P.differences(got, P.outcome(problem, _twice(_plain))) == []
 
