@@ -66,6 +66,18 @@ def test_running_again_runs_nothing(folder: Path, told: dict[str, Any], capsys: 
     assert "finished in" not in capsys.readouterr().out
 
 
+def test_a_call_that_was_killed_behind_its_last_trial_is_ended_by_the_next(
+    folder: Path, told: dict[str, Any], tmp_path: Path
+) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    for name in ("environment.json", "card.toml", "results.json"):
+        (again / name).unlink()
+    assert main(["--preset", "smoke", "--out", str(again)]) == 0
+    assert {"environment.json", "card.toml", "results.json"} <= {path.name for path in again.iterdir()}
+    assert TrialRecord(again).attempts() == TrialRecord(folder).attempts()
+
+
 def test_pictures_are_drawn(folder: Path, told: dict[str, Any]) -> None:
     assert told["pictures"] == {"curves.png": None, "errors.png": None}
     assert all((folder / name).stat().st_size > 10_000 for name in told["pictures"])

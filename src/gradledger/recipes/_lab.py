@@ -90,7 +90,8 @@ def run_break(name: str, one: Break) -> Broken:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a registered plan. attempts: what counts of each trial. anew: some of them ran in this call."""
+    """What came of a registered plan. attempts: what counts of each trial. anew: some of them ran in this call, or the
+    call in which they ran was ended before it could say where."""
 
     attempts: Sequence[Attempt]
     judgements: Sequence[Judgement]
@@ -131,7 +132,8 @@ def run_plan(
         backend=backend,
         retry_failed=retry_failed,
     )
-    ran = Ran(attempts, (), len(record.attempts()) > before)
+    anew = len(record.attempts()) > before or not (out / "environment.json").exists()
+    ran = Ran(attempts, (), anew)
     return dataclasses.replace(ran, judgements=judge.judge(version.plan, ran.measured))
 
 

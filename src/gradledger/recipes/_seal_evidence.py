@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from gradledger.core.files import usual_mode
 from gradledger.core.records import write_text
 from gradledger.evidence import baselines as scale
 from gradledger.evidence import bundle, compare, environment, latency, lock, model_card, slices
@@ -107,7 +108,8 @@ def leave(out: Path, told: dict[str, Any], ran: _lab.Ran, plan: Plan, *, picture
         contract = _seal_data.schema(data)
         facts = {"kind": config["net"], "size": list(data.shape), "light": config["light"]}
         _seal_answer.save(out, rules, contract, facts)
-        save_file(_seal_measures.weights(own), out / _seal_answer.MODEL, metadata={"recipe": "seal_scout"})
+        with usual_mode(out / _seal_answer.MODEL):
+            save_file(_seal_measures.weights(own), out / _seal_answer.MODEL, metadata={"recipe": "seal_scout"})
         scout = scout_of(own, config, data)
         path = timed(scout, data, own["at"], rules)
         _folder.write_json(out / "latency.json", path)

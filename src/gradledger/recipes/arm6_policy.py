@@ -33,6 +33,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from gradledger.core.files import usual_mode
 from gradledger.data.collate import Pad, masked_mean
 from gradledger.data.loader import Loader
 from gradledger.evidence import bundle, lock, trial
@@ -259,7 +260,8 @@ def train(args: Args) -> dict[str, Any]:
         there = not ran.anew and (args.out / "results.json").exists()
         before = _folder.read_json(args.out / "results.json") if there else {}
         told["baselines"] = before.get("baselines") or _arm6_evidence.baselines(demos, first.trial.config["episodes"])
-        save_file(_weights(kept), args.out / MODEL, metadata={"recipe": "arm6_policy"})
+        with usual_mode(args.out / MODEL):
+            save_file(_weights(kept), args.out / MODEL, metadata={"recipe": "arm6_policy"})
         if ran.anew:
             _arm6_evidence.save_environment(args.out, _folder.plain(args), demos)
         net = weighted(_weights(kept))

@@ -127,7 +127,8 @@ def train(args: Args) -> dict[str, Any]:
     attempts = live.run_shown(
         reader, runner.trials_of(version.plan), args.out, plan=version.sha256, retry_failed=args.retry_failed
     )
-    ran = _lab.Ran(attempts, judge.judge(version.plan, record.measured()), len(record.attempts()) > before)
+    anew = len(record.attempts()) > before or not (args.out / "environment.json").exists()
+    ran = _lab.Ran(attempts, judge.judge(version.plan, record.measured()), anew)
     kept = [record.predictions(one.trial.id) for one in ran.finished]
     columns = compare.columns(record.latest())
     told: dict[str, Any] = {
