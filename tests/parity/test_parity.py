@@ -174,10 +174,10 @@ def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], F
 def test_nor_when_gradients_are_computed_again(
     case: Case, runs: dict[Case, tuple[Future[Ran], Future[Ran], Path]], tmp_path: Path
 ) -> None:
-    shutil.copytree(PROGRAMS, tmp_path / "programs", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "programs" / "note.txt").write_text("a note")
+    bare, watched, beside = runs[case]
+    alone, _ = bare.result(), watched.result()
     report = tmp_path / "report.json"
-    explained, alone = _run(case, tmp_path, report, "--oracle=1"), runs[case][0].result()
+    explained = _run(case, beside.parent, report, "--oracle=1")  # where they ran: tracebacks name the folder
     assert explained == alone
     told = json.loads(report.read_text())
     explained_at_least, abstained_at_least = WITH_ORACLE[str(case)]
