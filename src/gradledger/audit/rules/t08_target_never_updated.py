@@ -45,7 +45,7 @@ from gradledger.core.events import (
     StateTaken,
     ValuesCompared,
 )
-from gradledger.core.site import Site
+from gradledger.core.site import Frame, Site
 
 RULE = Rule(
     "T8",
@@ -126,7 +126,8 @@ def update(state: State, event: Event, world: World) -> None:
 def _files_of_program(site: Site) -> set[str]:
     """Of a line and its callers, up to the level of a module: what started that module is another program."""
     found: set[str] = set()
-    for frame in (site, *site.callers):
+    frames: list[Site | Frame] = [site, *site.callers]
+    for frame in frames:
         found.add(frame.file)
         if frame.function in ("", "<module>"):
             break
