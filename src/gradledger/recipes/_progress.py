@@ -143,7 +143,9 @@ class Progress:
             trial.tell(env_step, self._total, **known)
 
     def log(self, status: Status) -> None:
-        """After each row of metrics."""
+        """After each row of metrics, which begins the mean of the loss anew: what is told next may have none yet."""
+        if not math.isnan(status.loss):
+            self._loss = status.loss
         if self._live is None or not sys.stdout.isatty():
             print(status.line(), flush=True)
 
