@@ -8,7 +8,6 @@ of the comparison, by name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from typing import TextIO
 
 from gradledger.cli import _bits
 from gradledger.core.errors import UsageError
+from gradledger.core.files import file_digest
 from gradledger.ledger._runner import Target
 
 MOST_BYTES = 512 * 2**20
@@ -37,7 +37,6 @@ class Left:
 
     bits: Mapping[str, str]
     steps: int
-    told: bool = True  # the process came to its own end, and could tell what it left
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +219,12 @@ def _run(command: list[str], folder: Path, scratch: Path, stdin: bytes, *, watch
             bits["modules:number"] = str(len(line["modules"]))
             bits |= {f"modules:{number}": state for number, state in enumerate(line["modules"])}
     if files:
-        bits |= {f"file:{path.relative_to(folder)}": _hash(path) for path in _files(folder)}
-    return Left(bits, steps, any("end" in line for line in told))
+        bits |= {f"file:{path.relative_to(folder)}": file_digest(path) for path in _files(folder)}
+    return Left(bits, steps)
 
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _check_size(folder: Path) -> None:
