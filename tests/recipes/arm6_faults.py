@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 
@@ -108,15 +107,7 @@ def write(fault: Fault, folder: Path) -> None:
     (folder / "program.py").write_text(f"import recipe\n\nrecipe.BATCH = 8\n{call}\n", encoding="utf-8")
 
 
-def main() -> None:
+if __name__ == "__main__":
     for name in ("gymnasium", "mujoco", "pyarrow.parquet", "safetensors.torch", "scipy.spatial"):
         importlib.import_module(name)  # what every copy imports, once for all of them
-
-    names = set(sys.argv[2:])
-    chosen = [fault for fault in FAULTS if not names or fault.name in names]
-    found = faults.audit_all(chosen, written=write)
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    faults.chosen_of(FAULTS, write)

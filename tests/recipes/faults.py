@@ -10,9 +10,11 @@ left out, one with the text in `at`.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,11 +299,28 @@ def audit_all(
     return found
 
 
-def main() -> None:
+def chosen_of(known: Sequence[Fault], written: Callable[[Fault, Path], None] = write) -> None:
+    """The command line of a file of faults: `OUT.json [name ...]`."""
     names = set(sys.argv[2:])
-    faults = [fault for fault in FAULTS if not names or fault.name in names]
-    Path(sys.argv[1]).write_text(json.dumps(audit_all(faults), indent=1), encoding="utf-8")
+    found = audit_all([fault for fault in known if not names or fault.name in names], written=written)
+    Path(sys.argv[1]).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def found_by(program: str | None, folder: Path) -> dict[str, dict[str, Any]]:
+    """What a file of faults, run as a program, writes: torch is imported once for all of its faults."""
+    out = folder / "found.json"
+    done = subprocess.run(
+        [sys.executable, str(program), str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert out.is_file(), done.stderr[-4000:]
+    found: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    chosen_of(FAULTS)

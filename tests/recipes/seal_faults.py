@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -26,7 +25,6 @@ LAST = "        self.validation: list[float] = []\n"  # of the trial's parts: wh
 LOOP = "        counters, total = self.state.counters, 0.0\n"
 SCHEDULE = "        self.scheduler.step()\n"
 EVALUATE = "        with evaluating(self.scout):\n"
-LOAD = "        again.state.load(folder)\n"
 EPOCHS = 'optimizer, T_max=config["epochs"])\n'
 
 HEAD = "        self.scout.net[-1][-1] = nn.Linear(32, 2)\n"
@@ -83,12 +81,5 @@ def write(fault: Fault, folder: Path) -> None:
     (folder / "program.py").write_text(f"import recipe\n\nrecipe.BATCH = 4\n{calls}\n", encoding="utf-8")
 
 
-def main() -> None:
-    names = set(sys.argv[2:])
-    chosen = [fault for fault in FAULTS if not names or fault.name in names]
-    found = faults.audit_all(chosen, written=write)
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=1), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    faults.chosen_of(FAULTS, write)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +16,7 @@ RIGHT = [fault for fault in arm6_faults.FAULTS if not fault.code]
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What the audit says to every fault; torch and MuJoCo are imported once for all of them."""
-    out = tmp_path_factory.mktemp("faults") / "found.json"
-    done = subprocess.run(
-        [sys.executable, str(Path(arm6_faults.__file__)), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert out.is_file(), done.stderr[-4000:]
-    return json.loads(out.read_text(encoding="utf-8"))
+    return faults.found_by(arm6_faults.__file__, tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.parametrize("fault", RIGHT, ids=lambda fault: fault.name)

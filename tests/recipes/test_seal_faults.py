@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +15,7 @@ PLANTED = [fault for fault in seal_faults.FAULTS if fault.code]
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What the audit says to every fault; torch is imported once for all of them."""
-    out = tmp_path_factory.mktemp("faults") / "found.json"
-    done = subprocess.run(
-        [sys.executable, str(Path(seal_faults.__file__)), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert out.is_file(), done.stderr[-4000:]
-    return json.loads(out.read_text(encoding="utf-8"))
+    return faults.found_by(seal_faults.__file__, tmp_path_factory.mktemp("faults"))
 
 
 def test_nothing_is_said_about_the_recipe(audited: dict[str, dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from gradledger.core.errors import UsageError
 from gradledger.core.records import plain
-from gradledger.evidence import compare, hypothesis, judge, live, lock, runner
+from gradledger.evidence import compare, hypothesis, lock
 from gradledger.evidence.hypothesis import Plan
 from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.evidence.trial import Outcome, Trial
@@ -122,13 +122,8 @@ def train(args: Args) -> dict[str, Any]:
     found = _dqn_measure.runs(args.runs)
     version, chosen = _registered(args, found)
     reader = Reader(version.plan.arms, chosen, args.states)
+    ran = _lab.run_plan(reader, version, args.out, workers=1, retry_failed=args.retry_failed)
     record = TrialRecord(args.out)
-    before = len(record.attempts())
-    attempts = live.run_shown(
-        reader, runner.trials_of(version.plan), args.out, plan=version.sha256, retry_failed=args.retry_failed
-    )
-    anew = len(record.attempts()) > before or not (args.out / "environment.json").exists()
-    ran = _lab.Ran(attempts, judge.judge(version.plan, record.measured()), anew)
     kept = [record.predictions(one.trial.id) for one in ran.finished]
     columns = compare.columns(record.latest())
     told: dict[str, Any] = {
