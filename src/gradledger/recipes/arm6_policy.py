@@ -22,7 +22,6 @@ slices.json, worst.json, latency.json, rejections.json, environment.json, card.t
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +35,19 @@ from torch import Tensor, nn
 from gradledger.core.files import usual_mode
 from gradledger.data.collate import Pad, masked_mean
 from gradledger.data.loader import Loader
-from gradledger.evidence import bundle, lock, trial
+from gradledger.evidence import bundle, lock
 from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.trial import Outcome, Trial
-from gradledger.recipes import _arm6_demos, _arm6_evidence, _arm6_pictures, _arm6_policies, _folder, _lab, _main
+from gradledger.recipes import (
+    _arm6_demos,
+    _arm6_evidence,
+    _arm6_pictures,
+    _arm6_policies,
+    _folder,
+    _lab,
+    _main,
+    _resumed,
+)
 from gradledger.recipes._arm6_env import WIDTHS
 from gradledger.recipes._arm6_rollout import play
 from gradledger.recipes._command_line import option
@@ -167,24 +175,7 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> Outcome:
     """One trial of the plan. With `interrupt`, it is stopped at a step drawn from the seed, in the middle of an epoch,
     and a new process's worth of objects goes on from its checkpoint."""
     torch.set_num_threads(1)
-    run, epochs = Training(config, rng_seed), config["epochs"]
-    stop = None
-    if config["interrupt"]:
-        in_all = epochs * len(run.loader)
-        stop = int(np.random.default_rng(seed.derived(rng_seed, "stop")).integers(1, in_all))
-    while run.state.counters["epoch"] < epochs:
-        run.epoch(until=stop)
-        if stop is not None and run.state.counters["optimizer_step"] == stop:
-            with tempfile.TemporaryDirectory() as folder:
-                run.state.save(folder, stop)
-                losses, run = run.losses, Training(config, rng_seed)
-                for parameter in run.net.parameters():
-                    nn.init.zeros_(parameter)  # what the checkpoint does not bring would be missed
-                run.state.load(folder)
-                run.losses = losses
-            stop = None
-        trial.tell(run.state.counters["epoch"], epochs, loss=run.losses[-1] if run.losses else float("nan"))
-    return evaluate(run, config)
+    return evaluate(_resumed.trained(lambda: Training(config, rng_seed), config, rng_seed), config)
 
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate

@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -32,10 +30,10 @@ from torch.utils.data import TensorDataset
 
 from gradledger.core.files import usual_mode
 from gradledger.data.loader import Loader
-from gradledger.evidence import bundle, compare, lock, trial
+from gradledger.evidence import bundle, compare, lock
 from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.trial import Outcome, Trial
-from gradledger.recipes import _folder, _ik_evidence, _ik_pictures, _lab, _lab_pipeline, _main
+from gradledger.recipes import _folder, _ik_evidence, _ik_pictures, _lab, _lab_pipeline, _main, _resumed
 from gradledger.recipes._command_line import option
 from gradledger.recipes._registry import Recipe
 from gradledger.sweep import Sweep
@@ -126,24 +124,7 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> Outcome:
     """One trial of the plan. With `interrupt`, it is stopped at a step drawn from the seed, in the middle of an epoch,
     and a new process's worth of objects goes on from its checkpoint."""
     torch.set_num_threads(1)
-    run, epochs = Training(config, rng_seed), config["epochs"]
-    stop = None
-    if config["interrupt"]:
-        in_all = epochs * len(run.loader)
-        stop = int(np.random.default_rng(seed.derived(rng_seed, "stop")).integers(1, in_all))
-    while run.state.counters["epoch"] < epochs:
-        run.epoch(until=stop)
-        if stop is not None and run.state.counters["optimizer_step"] == stop:
-            with tempfile.TemporaryDirectory() as folder:
-                run.state.save(folder, stop)
-                losses, run = run.losses, Training(config, rng_seed)
-                for parameter in run.net.parameters():
-                    nn.init.zeros_(parameter)  # what the checkpoint does not bring would be missed
-                run.state.load(folder)
-                run.losses = losses
-            stop = None
-        trial.tell(run.state.counters["epoch"], epochs, loss=run.losses[-1] if run.losses else float("nan"))
-    return evaluate(run)
+    return evaluate(_resumed.trained(lambda: Training(config, rng_seed), config, rng_seed))
 
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate

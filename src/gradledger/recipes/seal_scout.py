@@ -17,7 +17,6 @@ card (README.md), report.html and, with matplotlib, the pictures.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +30,9 @@ from torch import nn
 from gradledger.data import augment, transform
 from gradledger.data.loader import Loader
 from gradledger.data.schema import require_same_shape
-from gradledger.evidence import lock, trial
+from gradledger.evidence import lock
 from gradledger.evidence.trial import Outcome, Trial
-from gradledger.recipes import _folder, _lab, _main, _seal_answer, _seal_data, _seal_evidence, _seal_measures
+from gradledger.recipes import _folder, _lab, _main, _resumed, _seal_answer, _seal_data, _seal_evidence, _seal_measures
 from gradledger.recipes._command_line import option
 from gradledger.recipes._registry import Recipe
 from gradledger.recipes._seal_nets import Kind, Light, Scaling, Scout, exposed, loss_of
@@ -172,29 +171,9 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> Outcome:
     """One trial of the plan. With `interrupt`, it is stopped at a step drawn from the seed, in the middle of an epoch,
     and a new process's worth of objects goes on from its checkpoint."""
     torch.set_num_threads(1)
-    run, epochs = Training(config, rng_seed), config["epochs"]
-    stop = None
-    if config["interrupt"]:
-        in_all = epochs * len(run.loader)
-        stop = int(np.random.default_rng(seed.derived(rng_seed, "stop")).integers(1, in_all))
-    while run.state.counters["epoch"] < epochs:
-        run.epoch(until=stop)
-        if stop is not None and run.state.counters["optimizer_step"] == stop:
-            run, stop = resumed(run, config, rng_seed, stop), None
-        trial.tell(run.state.counters["epoch"], epochs, loss=run.losses[-1] if run.losses else float("nan"))
+    kept = ("losses", "validation")
+    run = _resumed.trained(lambda: Training(config, rng_seed), config, rng_seed, series=kept)
     return _seal_measures.outcome(run.scout, run.data, run.split, config, run.losses, run.validation)
-
-
-def resumed(run: Training, config: Mapping[str, Any], rng_seed: int, step: int) -> Training:
-    """The run as another process would find it: from its checkpoint, and from nothing that was in memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        run.state.save(folder, step)
-        again = Training(config, rng_seed)
-        for parameter in again.scout.parameters():
-            nn.init.zeros_(parameter)  # what the checkpoint does not bring would be missed
-        again.state.load(folder)
-    again.losses, again.validation = run.losses, run.validation
-    return again
 
 
 # ----------------------------------------------------------------------------------------------------------------- Run
