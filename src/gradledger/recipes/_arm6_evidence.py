@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from gradledger.core.records import write_text
-from gradledger.evidence import environment, latency, model_card, slices, stats
+from gradledger.evidence import model_card, slices, stats
 from gradledger.evidence import report as reports
 from gradledger.evidence.record import Attempt, TrialRecord
-from gradledger.recipes import _arm6_answer, _arm6_demos, _arm6_maps, _arm6_policies, _folder, _lab
+from gradledger.recipes import _arm6_answer, _arm6_demos, _arm6_maps, _arm6_policies, _folder, _lab, _paths
 from gradledger.recipes._arm6_demos import Demonstrations
 from gradledger.recipes._arm6_env import ArmError
 from gradledger.recipes._arm6_rollout import play
@@ -103,31 +102,15 @@ def worst_cases(kept: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def timed(net: nn.Module, observations: NDArray[np.float32], *, calls: int = CALLS) -> dict[str, Any]:
     """`latency.json`: from the bytes of one observation to joint speeds, call by call, one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        raw = [one.astype("<f4").tobytes() for one in observations]
-        measured = latency.measure(_arm6_answer.Path(net).stages(), raw, calls=calls)
-    finally:
-        torch.set_num_threads(threads)
-    about = (
-        f"{calls} single calls from the bytes of an observation of a held-out demonstration to six speeds, in random "
-        "order, on a CPU with one thread; the first call is told apart and is in no quantile. ms."
-    )
-    return {"about": about, "threads": 1, "cpu": environment.hardware()["cpu"], **measured.record()}
+    raw = [one.astype("<f4").tobytes() for one in observations]
+    what = "the bytes of an observation of a held-out demonstration to six speeds"
+    return _paths.timed(_arm6_answer.Path(net).stages(), raw, calls=calls, what=what)
 
 
 def refusals(net: nn.Module) -> dict[str, Any]:
     """`rejections.json`: what each malformed observation is answered."""
-    rows, path = [], _arm6_answer.Path(net)
-    for name, raw in _arm6_answer.malformed().items():
-        try:
-            path.answer(raw)
-        except ArmError as error:
-            rows.append({"input": name, "answer": "refused", "got": error.got, "wanted": error.wanted})
-        else:
-            rows.append({"input": name, "answer": "answered", "got": "", "wanted": ""})
-    return {"about": "Malformed observations, and what the path says to each.", "rows": rows}
+    path = _arm6_answer.Path(net)
+    return _paths.refusals(_arm6_answer.malformed(), path.answer, ArmError, what="observations")
 
 
 def save_environment(out: Path, config: Mapping[str, Any], demos: Demonstrations) -> None:

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gradledger.core.records import write_text
 from gradledger.evidence import baselines as rules
-from gradledger.evidence import environment, latency, lock, slices
+from gradledger.evidence import lock, slices
 from gradledger.evidence import report as reports
 from gradledger.evidence.compare import Column
 from gradledger.evidence.record import Attempt
 from gradledger.evidence.stats import over_rows
-from gradledger.recipes import _dqn_answer, _dqn_measure, _folder, _ik_evidence, _lab
+from gradledger.recipes import _dqn_answer, _dqn_measure, _folder, _ik_evidence, _lab, _paths
 from gradledger.recipes._dqn_measure import Found
 
 COPIED = (_folder.CONFIG, _folder.ENVIRONMENT, _folder.RECORD, _folder.METRICS, _folder.EPISODES, _dqn_measure.WEIGHTS)
@@ -134,31 +133,17 @@ def worst_episodes(attempts: Sequence[Attempt], kept: Sequence[Kept]) -> dict[st
 
 def timed(player: _dqn_answer.Player, states: NDArray[Any], *, calls: int = CALLS) -> dict[str, Any]:
     """`latency.json`: from the bytes of one saved state to an action, call by call, one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        raws = [np.ascontiguousarray(one).tobytes() for one in states]
-        measured = latency.measure(_dqn_answer.stages(player), raws, calls=calls)
-    finally:
-        torch.set_num_threads(threads)
-    about = (
-        f"{calls} single calls from the bytes of a saved state to an action, in random order, on a CPU with one "
-        "thread, in the precision that the run computed in; the first call is told apart and is in no quantile. ms."
-    )
-    return {"about": about, "threads": 1, "cpu": environment.hardware()["cpu"], **measured.record()}
+    raw = [np.ascontiguousarray(one).tobytes() for one in states]
+    what, more = "the bytes of a saved state to an action", ", in the precision that the run computed in"
+    return _paths.timed(_dqn_answer.stages(player), raw, calls=calls, what=what, more=more)
 
 
 def refusals(player: _dqn_answer.Player, states: NDArray[Any]) -> dict[str, Any]:
     """`rejections.json`: what each malformed state is answered."""
-    rows = []
-    for name, raw in _dqn_answer.malformed(player, states[len(states) // 2]).items():
-        try:
-            _dqn_answer.answer(player, raw)
-        except _dqn_answer.StateError as error:
-            rows.append({"input": name, "answer": "refused", "got": error.got, "wanted": error.wanted})
-        else:
-            rows.append({"input": name, "answer": "answered", "got": "", "wanted": ""})
-    return {"about": "Malformed states, and what the path says to each.", "rows": rows}
+    malformed = _dqn_answer.malformed(player, states[len(states) // 2])
+    return _paths.refusals(
+        malformed, lambda raw: _dqn_answer.answer(player, raw), _dqn_answer.StateError, what="states"
+    )
 
 
 def leave(out: Path, first: Attempt, attempts: Sequence[Attempt], kept: Sequence[Kept], *, again: bool) -> None:

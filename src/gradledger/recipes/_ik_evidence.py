@@ -15,9 +15,9 @@ from torch import nn
 
 from gradledger.core.records import write_text
 from gradledger.evidence import baselines as rules
-from gradledger.evidence import environment, latency, model_card, slices
+from gradledger.evidence import model_card, slices
 from gradledger.evidence import report as reports
-from gradledger.recipes import _folder, _ik_answer, _lab, _lab_pipeline
+from gradledger.recipes import _folder, _ik_answer, _lab, _lab_pipeline, _paths
 from gradledger.recipes._lab_pipeline import Data
 
 CARDS = Path(__file__).parent / "cards"
@@ -63,30 +63,14 @@ def worst_cases(kept: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def timed(net: nn.Module, poses: NDArray[np.float32], *, calls: int = CALLS) -> dict[str, Any]:
     """`latency.json`: from the bytes of one held-out pose to joints, call by call, one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        measured = latency.measure(_ik_answer.stages(net), [one.astype("<f4").tobytes() for one in poses], calls=calls)
-    finally:
-        torch.set_num_threads(threads)
-    about = (
-        f"{calls} single calls from the bytes of a held-out pose to joints, in random order, on a CPU with one thread; "
-        "the first call is told apart and is in no quantile. ms."
-    )
-    return {"about": about, "threads": 1, "cpu": environment.hardware()["cpu"], **measured.record()}
+    raw = [one.astype("<f4").tobytes() for one in poses]
+    return _paths.timed(_ik_answer.stages(net), raw, calls=calls, what="the bytes of a held-out pose to joints")
 
 
 def refusals(net: nn.Module) -> dict[str, Any]:
     """`rejections.json`: what each malformed input is answered."""
-    rows = []
-    for name, raw in _ik_answer.malformed().items():
-        try:
-            _ik_answer.answer(net, raw)
-        except _ik_answer.PoseError as error:
-            rows.append({"input": name, "answer": "refused", "got": error.got, "wanted": error.wanted})
-        else:
-            rows.append({"input": name, "answer": "answered", "got": "", "wanted": ""})
-    return {"about": "Malformed poses, and what the path says to each.", "rows": rows}
+    malformed = _ik_answer.malformed()
+    return _paths.refusals(malformed, lambda raw: _ik_answer.answer(net, raw), _ik_answer.PoseError, what="poses")
 
 
 def scale(data: Data, rows: Sequence[Any]) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from gradledger.core.files import usual_mode
 from gradledger.core.records import write_text
 from gradledger.evidence import baselines as scale
-from gradledger.evidence import bundle, compare, environment, latency, lock, model_card, slices
+from gradledger.evidence import bundle, compare, lock, model_card, slices
 from gradledger.evidence import report as reports
 from gradledger.evidence.hypothesis import Plan
 from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.recipes import (
     _folder,
     _lab,
+    _paths,
     _seal_answer,
     _seal_baselines,
     _seal_data,
@@ -211,11 +211,7 @@ def timed(scout: Scout, data: Data, at: NDArray[np.int64], rules: Rules) -> dict
     """`latency.json`: from the bytes of one PNG file to an answer, call by call, one thread."""
     files = [_seal_folder.encode(data.recording.images[one], pitch=rules.pitch) for one in at]
     path = _seal_answer.stages(scout, _seal_data.schema(data), rules)
-    about = (
-        f"{CALLS} single calls from the bytes of a held-out PNG file to an answer, in random order, on a CPU with one "
-        "thread; the first call is told apart and is in no quantile. ms."
-    )
-    return {"about": about, "threads": 1, "cpu": environment.hardware()["cpu"], **_measured(path, files).record()}
+    return _paths.timed(path, files, calls=CALLS, what="the bytes of a held-out PNG file to an answer")
 
 
 def nets(
@@ -231,7 +227,7 @@ def nets(
     if one is not None:
         other = scout_of(kept[one.trial.id], one.trial.config, data)
         held = [data.recording.images[at][None] for at in kept[one.trial.id]["at"]]
-        whole = _measured([("model", lambda batch: _seal_answer.answers(other, batch))], held).whole
+        whole = _paths.measured([("model", lambda batch: _seal_answer.answers(other, batch))], held, calls=CALLS).whole
         found.append((DENSE, other, max(data.shape), whole.record()))
     rows = []
     for arm, net, field, told in found:
@@ -242,16 +238,13 @@ def nets(
 
 def refusals(scout: Scout, data: Data, at: NDArray[np.int64], rules: Rules) -> dict[str, Any]:
     """`rejections.json`: what each malformed crop is answered."""
-    good, contract, rows = data.recording.images[int(at[0])], _seal_data.schema(data), []
-    for name, raw in _seal_answer.malformed(good, rules.pitch).items():
-        try:
-            array = _seal_answer.open_bytes(raw, pitch=rules.pitch)
-            _seal_answer.checked(array, contract)
-        except _seal_folder.CropError as error:
-            rows.append({"input": name, "answer": "refused", "got": error.got, "wanted": error.wanted})
-        else:
-            rows.append({"input": name, "answer": "answered", "got": "", "wanted": ""})
-    return {"about": "Malformed crops, and what the path says to each.", "rows": rows}
+    contract = _seal_data.schema(data)
+
+    def answer(raw: bytes) -> None:
+        _seal_answer.checked(_seal_answer.open_bytes(raw, pitch=rules.pitch), contract)
+
+    malformed = _seal_answer.malformed(data.recording.images[int(at[0])], rules.pitch)
+    return _paths.refusals(malformed, answer, _seal_folder.CropError, what="crops")
 
 
 def card(out: Path, words: str) -> None:
@@ -260,15 +253,6 @@ def card(out: Path, words: str) -> None:
     if not source.exists():
         write_text(source, (CARDS / words).read_text(encoding="utf-8"))
     model_card.write(out)
-
-
-def _measured(path: Sequence[latency.Stage], inputs: Sequence[Any]) -> latency.Latency:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return latency.measure(path, inputs, calls=CALLS)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _pitch(data: Data) -> float | None:
