@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gradledger.evidence._attempt import Message
 from gradledger.evidence.record import TrialRecord, told
 from gradledger.evidence.trial import Progress, Trial, outcome, seconds_left
 
@@ -78,6 +79,19 @@ class Desk:
         number, _ = self._begun[trial.id]
         self._record.interrupted(trial, number, self._elapsed(trial), why)
         self._tell(trial, "interrupted", error=why)
+
+    def close(self, trial: Trial, message: Message, *, stopping: bool) -> bool:
+        """Its worker said how it ended; False: the message does not say it, and whoever runs the workers has to.
+        stopping: all are being stopped."""
+        if message[0] == "outcome":
+            self.finish(trial, message[1])
+        elif stopping:  # an error on the way out is of the stop, and the trial is tried again
+            self.interrupt(trial, message[1] if message[0] == "error" else "")
+        elif message[0] == "error":
+            self.fail(trial, message[1], message[2])
+        else:
+            return False
+        return True
 
     def _elapsed(self, trial: Trial) -> float:
         return time.monotonic() - self._begun[trial.id][1]

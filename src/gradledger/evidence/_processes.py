@@ -82,13 +82,9 @@ def _heard(mine: Connection, trial: Trial, process: Any, desk: Desk, stopping: b
         return False
     process.join()
     mine.close()
-    if message[0] == "outcome":
-        desk.finish(trial, message[1])
-    elif stopping:  # an error on the way out is of the stop, and the trial is tried again
-        desk.interrupt(trial, message[1] if message[0] == "error" else "")
-    elif message[0] == "error":
-        desk.fail(trial, message[1], message[2])
-    elif message[0] == "stopped":
+    if desk.close(trial, message, stopping=stopping):
+        return True
+    if message[0] == "stopped":
         desk.interrupt(trial, f"stopped from outside by {signal_named(signal.SIGTERM)}")
     else:
         code = process.exitcode or 0

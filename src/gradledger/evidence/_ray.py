@@ -123,13 +123,7 @@ def _ended(ray: Any, task: Any, trial: Trial, desk: Desk, stopping: bool) -> Non
         message = ("stopped",)
     except ray.exceptions.RayError as error:  # the process, or the machine, that ran it is gone
         message = ("error", f"its process died ({type(error).__name__})", told(error))
-    if message[0] == "outcome":
-        desk.finish(trial, message[1])
-    elif stopping:  # an error on the way out is of the stop, and the trial is tried again
-        desk.interrupt(trial, message[1] if message[0] == "error" else "")
-    elif message[0] == "error":
-        desk.fail(trial, message[1], message[2])
-    else:
+    if not desk.close(trial, message, stopping=stopping):
         desk.interrupt(trial, "cancelled from outside")
 
 
