@@ -95,6 +95,22 @@ class Row:
         return (told.of - told.step) / rate if told is not None and rate else None
 
 
+def screen(stderr: TextIO) -> Any:
+    """A part of the terminal that is drawn again and again, begun; None where there is no terminal that can do it."""
+    if not stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=stderr)
+    if console.is_dumb_terminal:
+        return None
+    # Prints of the program would tear the lines; rich puts them above, but only where both share a screen.
+    live = Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty(), redirect_stderr=True)
+    live.start()
+    return live
+
+
 class Display:
     """A watcher. On a terminal (stderr) a table is drawn, by the caller's own thread, at most four times a second;
     plain lines go to stdout, unless that is the same terminal."""
@@ -110,15 +126,7 @@ class Display:
 
     def __enter__(self) -> Display:
         self._began = self._clock()
-        if self._stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self._stderr)
-            if not console.is_dumb_terminal:
-                same = sys.stdout.isatty()  # prints of the program would tear the table: rich puts them above
-                self._live = Live(console=console, auto_refresh=False, redirect_stdout=same, redirect_stderr=True)
-                self._live.start()
+        self._live = screen(self._stderr)
         return self
 
     def __exit__(

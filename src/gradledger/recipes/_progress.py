@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gradledger.evidence import trial
 from gradledger.evidence.live import duration as duration
+from gradledger.evidence.live import screen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,17 +92,7 @@ class Progress:
         self._shown: Status | None = None
 
     def __enter__(self) -> Progress:
-        if self._stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self._stderr)
-            if not console.is_dumb_terminal:
-                # Prints of the program would tear the lines; rich puts them above, but only where both share a screen.
-                self._live = Live(
-                    console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty(), redirect_stderr=True
-                )
-                self._live.start()
+        self._live = screen(self._stderr)
         return self
 
     def __exit__(
