@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ from gradledger.core.checkpoints import (
 )
 from gradledger.core.checkpoints import files as files_of
 from gradledger.core.errors import GradledgerError
-from gradledger.core.files import file_digest
+from gradledger.core.files import file_digest, fsync
 
 
 class CheckpointError(GradledgerError):
@@ -136,7 +135,7 @@ def save(
             final.rename(folder / f"{final.name}.old")
         building.rename(final)
         _point(folder, pointer)
-        _fsync(folder)
+        fsync(folder)
     except (OSError, SafetensorError) as cause:
         _sweep_up(folder)
         size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
@@ -193,13 +192,13 @@ def _write(
         mode = path.stat().st_mode & 0o777  # what the umask leaves; safetensors lets nobody else read its files
         files[path.name] = {}
         hashed = {path.name: pool.submit(file_digest, path)}
-        synced = [pool.submit(_fsync, path)]
+        synced = [pool.submit(fsync, path)]
         for part, tensors in parts.items():
             path = building / f"{part}.safetensors"
             save_file(_own(tensors), path)
             path.chmod(mode)
             hashed[path.name] = pool.submit(file_digest, path)
-            synced.append(pool.submit(_fsync, path))
+            synced.append(pool.submit(fsync, path))
             files[path.name] = {
                 "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
             }
@@ -209,7 +208,7 @@ def _write(
         manifest = told | {"files": files}
         manifest["self"] = seal(manifest)
         (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
-        synced += [pool.submit(_fsync, building / MANIFEST), pool.submit(_fsync, building)]
+        synced += [pool.submit(fsync, building / MANIFEST), pool.submit(fsync, building)]
         for one in synced:
             one.result()
     return pointer
@@ -226,7 +225,7 @@ def _pointer(building: Path) -> Path | None:
     pointer = building.with_name(f"{LATEST}.tmp")
     try:
         pointer.write_text(building.stem + "\n", encoding="utf-8")
-        _fsync(pointer)
+        fsync(pointer)
     except OSError:
         return None
     return pointer
@@ -256,14 +255,6 @@ def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         taken.add(tensor.untyped_storage().data_ptr())
         owned[name] = tensor
     return owned
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sweep_up(folder: Path) -> None:

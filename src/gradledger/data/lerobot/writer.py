@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradledger.core.files import fsync
 from gradledger.data._needs import needs
 from gradledger.data.errors import LeRobotError
 from gradledger.data.lerobot import layout, stats, tables
@@ -87,12 +88,12 @@ def write(
             writer.close()
         info = writer.finish(splits)
         for path in sorted(partial.rglob("*")):
-            _fsync(path)
+            fsync(path)
         _write(partial / layout.INFO, info.to_json())
-        _fsync(partial / layout.INFO)
-        _fsync(partial / "meta")
+        fsync(partial / layout.INFO)
+        fsync(partial / "meta")
         partial.rename(folder)
-        _fsync(folder.parent)
+        fsync(folder.parent)
         return info
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -298,11 +299,3 @@ def _refused(got: str, wanted: str, next_step: str) -> LeRobotError:
 
 def _write(path: Path, document: Any) -> None:
     path.write_text(json.dumps(document, indent=4) + "\n", encoding="utf-8")
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
