@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import signal
@@ -22,7 +23,6 @@ from gradledger.recipes._main import OneOfSeveral
 from gradledger.recipes._progress import Progress, Status
 from gradledger.recipes.dqn_atari import Args, train
 from gradledger.recipes.ik_planar import Args as IkArgs
-from gradledger.recipes.lab_gradients import Args as LabArgs
 
 POLE: dict[str, Any] = {
     "preset": "smoke",
@@ -96,13 +96,13 @@ def test_a_stopped_series_says_how_to_go_on_with_as_many_jobs(
     assert not {"threads", "out", "resume", "rng_seed"} & set(asked["config"])
 
 
-@pytest.mark.parametrize("kind", [IkArgs, LabArgs])
-def test_jobs_and_backend_of_a_recipe_that_runs_a_plan_are_its_own(kind: Any) -> None:
-    module = {IkArgs: "ik_planar", LabArgs: "lab_gradients"}[kind]
-    recipe = __import__(f"gradledger.recipes.{module}", fromlist=["RECIPE"]).RECIPE
-    presets: dict[str, dict[str, Any]] = {name: {} for name in recipe.presets}
-    words = parse(kind, presets, ["--jobs", "3", "--backend", "ray"], recipe=recipe, description="", series=False)
-    assert (words.args.workers, words.args.backend, words.jobs) == (3, "ray", 1)
+@pytest.mark.parametrize("name", ["arm6_policy", "ik_planar", "lab_gradients", "lab_pipeline", "seal_scout"])
+def test_jobs_and_backend_of_a_recipe_that_runs_a_plan_are_its_own(name: str) -> None:
+    module = importlib.import_module(f"gradledger.recipes.{name}")
+    presets: dict[str, dict[str, Any]] = {preset: {} for preset in module.RECIPE.presets}
+    asked = ["--jobs", "3", "--backend", "ray", "--retry-failed"]
+    words = parse(module.Args, presets, asked, recipe=module.RECIPE, description="", series=False)
+    assert (words.args.workers, words.args.backend, words.args.retry_failed, words.jobs) == (3, "ray", True, 1)
 
 
 def test_a_plan_that_is_stopped_says_the_command_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

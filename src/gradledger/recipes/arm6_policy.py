@@ -1,7 +1,7 @@
 """Behaviour cloning for a simulated 6-joint arm: demonstrations, a cloned policy, and what it reaches, every seed.
 
     gradledger run arm6_policy --out runs/arm6
-    gradledger run arm6_policy --workers 2 --out runs/arm6
+    gradledger run arm6_policy --jobs 2 --out runs/arm6
 
 An arm of our own in MuJoCo (models/arm6.xml), eight of them side by side, 50 steps of 1/20 s towards a target. An
 expert (damped least squares on the Jacobian) shows 400 episodes; they are written as a LeRobotDataset v3 folder and
@@ -75,7 +75,9 @@ class Args:
     preset: str = "full"
     out: Path = option(Path("runs/arm6_policy"), "folder of the run; a second call goes on with it")
     predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
-    workers: int = option(1, "trials at a time, each in a process")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
     pictures: bool = option(True, "draw trajectories.png, curves.png and, where MuJoCo can render, episode.png")
 
 
@@ -225,7 +227,9 @@ def train(args: Args) -> dict[str, Any]:
     version = lock.lock(args.out, _plan(args))
     if not any(one.plan == version.sha256 for one in bundle.openings(args.out)):
         bundle.open_labels(args.out)  # every trial ends with the held-out demonstrations
-    ran = _lab.run_plan(experiment, version, args.out, workers=args.workers)
+    ran = _lab.run_plan(
+        experiment, version, args.out, workers=args.workers, backend=args.backend, retry_failed=args.retry_failed
+    )
     told: dict[str, Any] = {
         "recipe": "arm6_policy",
         "kind": "plumbing test" if args.preset == "smoke" else "experiment",

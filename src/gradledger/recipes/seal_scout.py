@@ -1,6 +1,6 @@
 """Offset of a cap on its seal, in mm, from one camera crop: grouped data, a leak, a shortcut, and when to abstain.
 
-    gradledger run seal_scout --workers 2 --out runs/seal
+    gradledger run seal_scout --jobs 2 --out runs/seal
     gradledger run seal_scout --data FOLDER --out runs/mine
     gradledger predict-image crop.png --bundle runs/seal
 
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,7 +60,9 @@ class Args:
     predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
     data: Path | None = option(None, "a folder of crops with crops.csv in place of the generator", reader=Path)
     target: str = option("offset_mm", "the label's column in that folder; its name ends in the unit")
-    workers: int = option(1, "trials at a time, each in a process")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
     pictures: bool = option(True, "draw the pictures")
 
 
@@ -186,7 +188,9 @@ def train(args: Args) -> dict[str, Any]:
     _seal_evidence.open_once(args.out, version)
     first = next(iter(version.plan.arms.values()))
     _seal_data.require_enough(_seal_data.load(*_seal_data.named(first)))
-    ran = _lab.run_plan(experiment, version, args.out, workers=args.workers)
+    ran = _lab.run_plan(
+        experiment, version, args.out, workers=args.workers, backend=args.backend, retry_failed=args.retry_failed
+    )
     told: dict[str, Any] = {
         "recipe": "seal_scout",
         "kind": "plumbing test" if args.preset == "smoke" else "experiment",
