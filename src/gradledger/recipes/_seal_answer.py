@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,13 +17,12 @@ from gradledger.core.files import file_digest
 from gradledger.data.schema import Schema, from_json
 from gradledger.data.transform import bytes_to_unit
 from gradledger.evidence import bundle
-from gradledger.recipes import _folder, _seal_folder
-from gradledger.recipes._seal_folder import CropError, refused
+from gradledger.recipes import _folder, _seal_image
+from gradledger.recipes._seal_image import CropError, refused
 from gradledger.recipes._seal_nets import Scaling, Scout
 from gradledger.train.modes import evaluating
 
 MODEL, CONTRACT, RULES = "model.safetensors", "schema.json", "answer.json"
-NPY = b"\x93NUMPY"
 # The offset does not change when the whole scene moves; what the net says of these should agree.
 MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
 FLAT = 4.0  # standard deviation of grey levels under which there is no edge to measure
@@ -100,13 +98,9 @@ def open_bytes(raw: bytes, *, pitch: float | None, where: str = "the crop") -> N
     Raises:
         CropError: neither, or not whole.
     """
-    if not raw.startswith(NPY):
-        return _seal_folder.decode(raw, where=where, pitch=pitch)
-    try:
-        found: NDArray[Any] = np.load(io.BytesIO(raw), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise refused(f"a .npy file that cannot be read: {error}", "a whole one, without objects", where) from error
-    return found
+    if raw.startswith(_seal_image.NPY):
+        return _seal_image.unpack(raw, where=where)
+    return _seal_image.decode(raw, where=where, pitch=pitch)
 
 
 def checked(array: NDArray[Any], contract: Schema, *, where: str = "the crop") -> NDArray[np.uint8]:
@@ -194,38 +188,3 @@ def load(folder: Path) -> tuple[Scout, Schema, Rules]:
     scout = Scout(told["kind"], (height, width), unfitted, told["light"])
     scout.load_state_dict(load_file(folder / MODEL))
     return scout, contract, rules
-
-
-def malformed(good: NDArray[np.uint8], pitch: float | None) -> dict[str, bytes]:
-    """What callers get wrong, by name, made from one good crop (3, H, W); each is to be refused."""
-
-    def npy(array: NDArray[Any]) -> bytes:
-        out = io.BytesIO()
-        np.save(out, array, allow_pickle=False)
-        return out.getvalue()
-
-    png = _seal_folder.encode(good, pitch=pitch)
-    unit = (good / 255).astype(np.float32)
-    holes = unit.copy()
-    holes[0, 0, 0] = np.nan
-    found = {
-        "empty file": b"",
-        "truncated file": png[: len(png) // 2],
-        "truncated array": npy(good)[:-7],
-        "no image": b"file,offset_mm\n",
-        "floats in [0, 1]": npy(unit),
-        "floats 0 to 255": npy(good.astype(np.float32)),
-        "NaN in one pixel": npy(holes),
-        "64-bit whole numbers": npy(good.astype(np.int64)),
-        "channels last": npy(np.moveaxis(good, 0, -1).copy()),
-        "height and width swapped": npy(np.swapaxes(good, 1, 2).copy()),
-        "one channel": npy(good[:1]),
-        "a batch of batches": npy(good[None]),
-        "empty array": npy(good[:, :0]),
-        "a number": npy(np.array(7, dtype=np.uint8)),
-        "half the size": npy(good[:, ::2, ::2].copy()),
-        "one grey level": npy(np.full_like(good, 90)),
-    }
-    if pitch is not None:
-        found["pixels in another unit"] = _seal_folder.encode(good, pitch=pitch / 1000)
-    return found

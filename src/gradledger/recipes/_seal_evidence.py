@@ -26,7 +26,8 @@ from gradledger.recipes import (
     _seal_baselines,
     _seal_data,
     _seal_faults,
-    _seal_folder,
+    _seal_image,
+    _seal_malformed,
     _seal_measures,
     _seal_nets,
     _seal_physics,
@@ -146,7 +147,7 @@ def saved_images(folder: Path) -> NDArray[np.uint8]:
         with np.load(folder / DATA, allow_pickle=False) as saved:
             images: NDArray[np.uint8] = saved["images"]
     except (OSError, ValueError, KeyError) as error:
-        raise _seal_folder.refused(f"{type(error).__name__}: {error}", "the saved crops", str(folder / DATA)) from error
+        raise _seal_image.refused(f"{type(error).__name__}: {error}", "the saved crops", str(folder / DATA)) from error
     return images
 
 
@@ -209,7 +210,7 @@ def worst_cases(data: Data, own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def timed(scout: Scout, data: Data, at: NDArray[np.int64], rules: Rules) -> dict[str, Any]:
     """`latency.json`: from the bytes of one PNG file to an answer, call by call, one thread."""
-    files = [_seal_folder.encode(data.recording.images[one], pitch=rules.pitch) for one in at]
+    files = [_seal_image.encode(data.recording.images[one], pitch=rules.pitch) for one in at]
     path = _seal_answer.stages(scout, _seal_data.schema(data), rules)
     return _paths.timed(path, files, calls=CALLS, what="the bytes of a held-out PNG file to an answer")
 
@@ -243,8 +244,8 @@ def refusals(scout: Scout, data: Data, at: NDArray[np.int64], rules: Rules) -> d
     def answer(raw: bytes) -> None:
         _seal_answer.checked(_seal_answer.open_bytes(raw, pitch=rules.pitch), contract)
 
-    malformed = _seal_answer.malformed(data.recording.images[int(at[0])], rules.pitch)
-    return _paths.refusals(malformed, answer, _seal_folder.CropError, what="crops")
+    malformed = _seal_malformed.malformed(data.recording.images[int(at[0])], rules.pitch)
+    return _paths.refusals(malformed, answer, _seal_image.CropError, what="crops")
 
 
 def card(out: Path, words: str) -> None:

@@ -14,26 +14,17 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradledger.core.errors import GradledgerError
 from gradledger.data import groups
-from gradledger.data._needs import needs
+from gradledger.recipes._seal_image import CropError, decode, encode, refused
 from gradledger.recipes._seal_physics import PITCH, Recording
 
 TABLE, IMAGES = "crops.csv", "images"
 GAP = 5.0  # s of silence that end a burst, where no column names it
 MOST = 12  # problems told at once
-MM_PER_INCH = 25.4
-
-
-class CropError(GradledgerError):
-    """Bytes, a picture or a folder that the scout does not take."""
-
-    slug = "crop"
 
 
 def read(folder: Path, *, target: str = "offset_mm") -> tuple[Recording, str]:
@@ -95,59 +86,6 @@ def write(recording: Recording, folder: Path, *, target: str = "offset_mm", pitc
             path = f"{IMAGES}/{name}.png"
             (folder / path).write_bytes(encode(recording.images[at], pitch=pitch))
             writer.writerow([path, float(recording.offset[at, 0]), *(column[at] for column in columns)])
-
-
-def encode(image: NDArray[np.uint8], *, pitch: float | None = PITCH) -> bytes:
-    """(3, H, W) uint8 as the bytes of a PNG file that declares its pitch."""
-    pictures = needs("PIL.Image", purpose="image files")
-    out = io.BytesIO()
-    more = {} if pitch is None else {"dpi": (MM_PER_INCH / pitch,) * 2}
-    pictures.fromarray(np.moveaxis(image, 0, -1).copy()).save(out, format="PNG", **more)
-    return out.getvalue()
-
-
-def decode(raw: bytes, *, where: str, pitch: float | None = None) -> NDArray[np.uint8]:
-    """Bytes of a PNG, JPEG or PPM file -> (3, H, W) uint8, red first. Grey becomes three equal channels.
-
-    Args:
-        pitch: mm to a pixel; a file that declares another one is refused, one that declares none is taken.
-
-    Raises:
-        CropError: no bytes, no picture, a truncated one, 16 bits, transparency, a palette, or another pitch.
-    """
-    pictures = needs("PIL.Image", purpose="image files")
-    if not raw:
-        raise refused("no bytes", "an image file", where)
-    try:
-        with pictures.open(io.BytesIO(raw), formats=("PNG", "JPEG", "PPM")) as picture:
-            mode, declared = picture.mode, _declared(picture.info)
-            picture.load()
-            if mode not in ("RGB", "L"):
-                raise refused(f"an image of mode {mode}", "8 bits, RGB or grey", where)
-            if pitch is not None and declared is not None and abs(declared - pitch) > 0.01 * pitch:
-                raise refused(f"{declared:.4g} mm to a pixel", f"{pitch:.4g} mm to a pixel", where)
-            pixels = np.asarray(picture.convert("RGB"))
-    except CropError:
-        raise
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        # Pillow says that it cannot identify a BytesIO at an address; that is no news to anyone
-        said = "no image, or a truncated one" if "identify" in str(error) else str(error)
-        raise refused(f"{len(raw)} bytes: {said}", "a whole PNG, JPEG or PPM file", where) from error
-    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
-
-
-def refused(got: str, wanted: str, where: str, next_step: str = "") -> CropError:
-    """The error of this module."""
-    return CropError(
-        got=got, wanted=wanted, where=where, next_step=next_step or "docs/seal_scout.md shows what a crop is"
-    )
-
-
-def _declared(info: Mapping[str, Any]) -> float | None:
-    dpi = info.get("dpi")
-    if not dpi or not all(0 < float(one) < math.inf for one in dpi):
-        return None
-    return MM_PER_INCH / float(dpi[0])
 
 
 def _heads(heads: Sequence[str], target: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 SUMMARY = "Ask the model of a sealed folder about one image: an answer with its interval, or why there is none."
+LARGEST = 64 << 20  # bytes of a file
 
 
 def command(
@@ -23,18 +24,16 @@ def command(
 ) -> None:
     """Ask the model of a sealed folder about one image: an answer with its interval, or why there is none."""
     from gradledger.cli._code import function
+    from gradledger.core.errors import UsageError
 
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(LARGEST + 1)  # a device has no end
+        got, why = f"more than {LARGEST} bytes" if len(raw) > LARGEST else "", None
     except OSError as error:
-        from gradledger.core.errors import UsageError
-
-        raise UsageError(
-            got=f"{type(error).__name__}: {error.strerror}",
-            wanted="an image file",
-            where=path,
-            next_step="check the path",
-        ) from error
+        got, why = f"{type(error).__name__}: {error.strerror}", error
+    if got:
+        raise UsageError(got=got, wanted="an image file", where=path, next_step="check the path") from why
     said = function(Path(folder), "predict_image", code=None)(Path(folder), raw)
     typer.echo(json.dumps(said.record(), indent=1) if as_json else said.text())
     sys.exit(0 if said.offset is not None else 1)
