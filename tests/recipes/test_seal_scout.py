@@ -18,7 +18,7 @@ from gradledger.cli import _app
 from gradledger.core.errors import GradledgerError
 from gradledger.evidence import bundle
 from gradledger.evidence.record import TrialRecord
-from gradledger.recipes import _seal_answer, _seal_faults, _seal_folder, _seal_measures, _seal_nets
+from gradledger.recipes import _seal_answer, _seal_faults, _seal_image, _seal_measures, _seal_nets
 from gradledger.recipes import _seal_data as data
 from gradledger.recipes import _seal_physics as physics
 from gradledger.recipes._seal_answer import Rules
@@ -60,7 +60,7 @@ def test_the_folder_is_sealed_and_every_level_of_checking_passes(folder: Path, t
     ):
         said = command(words[0], str(folder), *words[1:])
         assert said.exit_code == 0, said.output
-    assert said.output.count("equal to the last bit") == 2 * 7
+    assert said.output.count("equal to the last bit") == 2 * 8
     assert main(["--preset", "smoke", "--out", str(folder)]) == 0  # nothing is run again, nothing changes
     assert bundle.verify(folder) == []
     assert [one.in_version for one in bundle.openings(folder)] == [1]
@@ -77,7 +77,7 @@ def test_a_number_of_the_card_that_was_edited_is_named(folder: Path, told: dict[
 def test_a_run_that_was_stopped_ends_with_the_same_bits(told: dict[str, Any]) -> None:
     trials = {(one["arm"], one["rng_seed"]): one for one in told["trials"]}
     assert trials["resumed", 0]["weights"] == trials["conv", 0]["weights"]
-    assert len({one["weights"] for one in trials.values()}) == 6
+    assert len({one["weights"] for one in trials.values()}) == 7
     assert {one["id"]: one["verdict"] for one in told["hypotheses"]}["R1"] == "supported"
 
 
@@ -86,18 +86,19 @@ def test_twins_are_found_where_the_split_trusts_names_and_nowhere_else(folder: P
     assert found["copies"] == 4 * 3  # four of forty caps, three frames
     twins = {one["split"]: bool(one["found"]) for one in found["twins"]}
     assert twins == {"burst": False, "named": True, "frame": True}
-    (row,) = found["rows"]
-    assert row["leak"] == pytest.approx(row["grouped"] - row["random"])
-    assert row["low"] is None  # one seed: no interval
     trials = {one["arm"]: one["mae"] for one in told["trials"]}
-    assert row["grouped"] == pytest.approx(trials["mlp"], rel=1e-6)
-    assert row["random"] == pytest.approx(trials["mlp_frame"], rel=1e-6)
+    assert [row["model"] for row in found["rows"]] == ["mlp", "conv"]  # both nets, each differing in the split alone
+    for row in found["rows"]:
+        assert row["leak"] == pytest.approx(row["grouped"] - row["random"])
+        assert row["low"] is None  # one seed: no interval
+        assert row["grouped"] == pytest.approx(trials[row["model"]], rel=1e-6)
+        assert row["random"] == pytest.approx(trials[f"{row['model']}_frame"], rel=1e-6)
 
 
 def test_every_malformed_crop_is_refused_with_its_reason(folder: Path, told: dict[str, Any]) -> None:
     rows = {one["input"]: one for one in document(folder, "rejections.json")["rows"]}
     assert {one["answer"] for one in rows.values()} == {"refused"}
-    assert len(rows) == 17
+    assert len(rows) == 30
     for name, words in {
         "empty file": "no bytes",
         "truncated file": "truncated",
@@ -108,6 +109,11 @@ def test_every_malformed_crop_is_refused_with_its_reason(folder: Path, told: dic
         "empty array": "H is 0",
         "pixels in another unit": "0.00075 mm to a pixel",
         "one grey level": "grey levels that differ",
+        "an animation": "3 frames",
+        "sixteen bits, RGB": "levels up to 65535",
+        "turned by its EXIF": "EXIF orientation 6",
+        "a header that promises a petabyte": "1000000000000000 by its header",
+        "pixels that are not square": "0.7502 x 0.375 mm to a pixel",
     }.items():
         assert words in rows[name]["got"], rows[name]
 
@@ -134,7 +140,7 @@ def test_the_path_is_timed_call_by_call_and_pictures_are_drawn(folder: Path, tol
 
 def test_one_image_is_answered_from_the_sealed_folder_alone(folder: Path, told: dict[str, Any], tmp_path: Path) -> None:
     crop = tmp_path / "crop.png"
-    crop.write_bytes(_seal_folder.encode(physics.record(1, 1, 9).images[0]))
+    crop.write_bytes(_seal_image.encode(physics.record(1, 1, 9).images[0]))
     said = command("predict-image", str(crop), "--bundle", str(folder))
     assert (said.exit_code, said.output.startswith("abstain: ")) in ((1, True), (0, False)), said.output
     crop.write_bytes(crop.read_bytes()[:200])
@@ -218,7 +224,7 @@ def test_moves_of_a_crop_are_moves() -> None:
 
 def test_an_answer_has_its_interval_and_an_abstention_its_reason() -> None:
     contract = data.schema(data.load(data.GENERATED, 40, 3, "offset_mm"))
-    raw = _seal_folder.encode(physics.record(1, 1, 9).images[0])
+    raw = _seal_image.encode(physics.record(1, 1, 9).images[0])
 
     def said(limit: float | None, half_width: float | None) -> _seal_answer.Answer:
         return _seal_answer.answer(Brightness(), contract, Rules(limit, half_width, 0.1, "mm", physics.PITCH), raw)  # type: ignore[arg-type]

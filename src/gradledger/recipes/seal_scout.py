@@ -6,7 +6,7 @@
 
 Crops come from a generator with declared physics (three lines, bursts of one cap, a lamp that drifts), or from a folder
 of images with a table. The plan (plans/seal_scout.toml) is registered first. Its arms: a small convolutional net and a
-dense one; the dense one on whole bursts and on single frames; the light as it was recorded, and divided out; with and
+dense one; both on whole bursts and on single frames; the light as it was recorded, and divided out; with and
 without augmentation; shuffled labels; a run that is stopped and goes on. Trials that are finished are not run again.
 
 The folder is sealed at the end: `gradledger verify`, `rescore`, `repredict` and `retrain` check it. It holds the data
@@ -41,7 +41,7 @@ from gradledger.train.modes import evaluating
 
 RECIPE = Recipe(
     presets={
-        "full": "three seeds of every arm, 17 trials: about two minutes on two cores",
+        "full": "three seeds of every arm, 20 trials: about two minutes on two cores",
         "smoke": "one seed, one epoch, 40 bursts: a plumbing test, its verdicts mean nothing",
     },
     default_preset="full",
