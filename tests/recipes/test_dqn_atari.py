@@ -176,6 +176,17 @@ def test_what_the_policy_sees_is_what_the_replay_rebuilds(tmp_path: Path) -> Non
     assert np.array_equal(rebuilt, np.concatenate(shown))
 
 
+def test_a_state_of_one_frame_is_seen_by_a_network_of_one_channel(tmp_path: Path) -> None:
+    train(Args(**{**PONG, "total_steps": 120, "lanes": 2}, stack=1, out=tmp_path / "run"))
+    first = load_file(tmp_path / "run" / "final.safetensors")["1.0.weight"]
+    assert first.shape == (32, 1, 8, 8)
+    run = Run(Args(**PONG, stack=1, out=tmp_path / "x"))
+    frames = torch.randint(0, 256, (3, 84, 84), dtype=torch.uint8)  # as the replay and the lanes give them
+    wanted = run.compute(frames.view(3, 1, 84, 84)).argmax(dim=1)
+    assert run.greedy(frames.numpy()).tolist() == wanted.tolist()
+    run.lanes.close()
+
+
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

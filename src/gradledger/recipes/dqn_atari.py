@@ -229,7 +229,10 @@ class Run:
     def inputs(self, states: Tensor) -> Tensor:
         """States as the network wants them: on the device, frames with channels last, vectors in its dtype."""
         states = states.to(self.args.device)
-        return states.contiguous(memory_format=torch.channels_last) if self.args.is_atari else states.to(self.dtype)
+        if not self.args.is_atari:
+            return states.to(self.dtype)
+        states = states.unsqueeze(1) if self.stack == 1 else states  # one frame alone comes without an axis for it
+        return states.contiguous(memory_format=torch.channels_last)
 
     def greedy(self, states: NDArray[Any]) -> NDArray[np.int64]:
         """(E, S, *O) -> (E,) the best action of the network that runs."""
