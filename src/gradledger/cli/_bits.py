@@ -157,14 +157,15 @@ class _OnceLoaded:
         """Of the meta path."""
         if name != _OPTIMIZERS:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
-            def then_hook(module: Any) -> None:
+            def then_hook(module: Any) -> None:  # not before: a program may ask where a module lies, and no more
                 execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 module.register_optimizer_step_post_hook(self.bits.after_step)
 
             loader.exec_module = then_hook

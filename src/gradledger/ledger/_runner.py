@@ -23,11 +23,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from gradledger.core.errors import UsageError
 from gradledger.core.site import Frame
-from gradledger.ledger import _frames, _warnings
+from gradledger.ledger import _frames, _once_loaded, _warnings
 from gradledger.ledger._site import is_user_code
 
 
@@ -356,46 +356,19 @@ class _Arm:
         self.called = False
         self.failure: str | None = None
         self._name, self._before = name, before
+        self._owner = os.getpid()
+        self._undos: list[Callable[[], None]] = []
 
     def set(self) -> None:
-        if self._name in sys.modules:
-            self._call()
-        else:
-            sys.meta_path.insert(0, self)
+        self._undos += [_once_loaded.listen(), _once_loaded.when(self._name, self._call)]
 
     def unset(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        while self._undos:
+            self._undos.pop()()
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
-            return None
-        self.unset()
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                break
-        else:
-            spec = None
-        loader: Any = spec.loader if spec is not None else None
-        if loader is None:
-            self.set()
-            return spec
-        load = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            try:
-                load(module)
-            except BaseException:
-                self.set()  # the program may try again
-                raise
-            self._call()
-
-        loader.exec_module = exec_module
-        return spec
-
-    def _call(self) -> None:
+    def _call(self, _: ModuleType) -> None:
+        if self.called or self.failure is not None or os.getpid() != self._owner:
+            return
         self.called = True
         undo = _warnings.install()  # once more, now that torch is loaded: it has to learn about our `warnings.warn`
         try:

@@ -8,6 +8,7 @@ import _pickle
 import importlib
 import json
 import pickle
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -19,6 +20,7 @@ from gradledger.ledger import _site
 from gradledger.ledger._filed import of_names, telling
 from gradledger.ledger._held import held, values_in
 from gradledger.ledger._often import Often
+from gradledger.ledger._once_loaded import AWAITED, when
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
@@ -169,60 +171,92 @@ def _also_below() -> Undo:
     return undo
 
 
-def _safe_open(session: Session, probe: _Probe, place: Any, busy: list[bool]) -> Undo:
-    """`safe_open` is a class of another language, whose methods cannot be replaced: its calls are watched by a class in
-    its place that hands out the very same objects."""
-    recorder, original = session.recorder, place.safe_open
+class _Tensors:
+    """safetensors, each of its modules from the moment when the program has loaded it."""
 
-    class Kind(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            handle = original(*args, **kwargs)
-            if recorder.enabled and not busy:
-                with recorder.guard("safe_open"):
-                    probe.opened(handle)
-            return handle
+    def __init__(self, session: Session, probe: _Probe) -> None:
+        self.recorder, self.probe = session.recorder, probe
+        self.nest = self.recorder.part(States).files
+        self.busy: list[bool] = []
+        self.opens: list[tuple[Any, Any]] = []  # (safe_open, what stands in its place)
+        self.undos: list[Undo] = []
 
-        def __instancecheck__(cls, thing: Any) -> bool:
-            return isinstance(thing, original)
+    def loaded(self, place: ModuleType) -> None:
+        with self.recorder.guard(place.__name__):
+            self._safe_open(place)
+            if place.__name__ == "safetensors":
+                return
+            for name in ("load_file", "load"):
+                self._observe(place, name, before=self.enter, after=self.read, raised=self.failed)
+            for name in ("save_file", "save", "save_model"):
+                if hasattr(place, name):
+                    self._observe(place, name, after=self.wrote)
 
-        def __subclasscheck__(cls, kind: type) -> bool:
-            return issubclass(kind, original)
+    def _observe(self, place: ModuleType, name: str, **callbacks: Any) -> None:
+        self.undos.append(observe(self.recorder, place, name, nest=self.nest, **callbacks))
 
-    installed = Kind("safe_open", (), {"__doc__": original.__doc__, "__module__": original.__module__})
-    place.safe_open = installed
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.busy.append(True)
 
-    def undo() -> None:
-        if place.safe_open is installed:
-            place.safe_open = original
+    def read(self, before: Any, content: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.busy.clear()
+        self.probe.read(before, content, args, kwargs)
 
-    return undo
+    def failed(self, before: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.busy.clear()
+
+    def wrote(self, before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = args[0] if args else kwargs.get("tensors", kwargs.get("model"))
+        self.probe.saved(of_names(list(given)) if isinstance(given, dict) else ("module",))
+
+    def _safe_open(self, place: Any) -> None:
+        """`safe_open` is a class of another language, whose methods cannot be replaced: its calls are watched by a
+        class in its place that hands out the very same objects."""
+        found = place.safe_open
+        original = next((o for o, ours in self.opens if found is ours), found)  # a module takes it from another one
+        installed = next((ours for o, ours in self.opens if original is o), None)
+        if installed is None:
+            installed = self._in_place_of(original)
+            self.opens.append((original, installed))
+        place.safe_open = installed
+
+        def undo() -> None:
+            if place.safe_open is installed:
+                place.safe_open = original
+
+        self.undos.append(undo)
+
+    def _in_place_of(self, original: Any) -> Any:
+        recorder, probe, busy = self.recorder, self.probe, self.busy
+
+        class Kind(type):
+            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+                handle = original(*args, **kwargs)
+                if recorder.enabled and not busy:
+                    with recorder.guard("safe_open"):
+                        probe.opened(handle)
+                return handle
+
+            def __instancecheck__(cls, thing: Any) -> bool:
+                return isinstance(thing, original)
+
+            def __subclasscheck__(cls, kind: type) -> bool:
+                return issubclass(kind, original)
+
+        return Kind("safe_open", (), {"__doc__": original.__doc__, "__module__": original.__module__})
 
 
 def install(session: Session) -> Undo:
     """Watch readers and writers of files that programs keep their runs in, and first steps."""
     recorder, probe = session.recorder, _Probe(session)
     nest = recorder.part(States).files
-    busy: list[bool] = []
-
-    def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        busy.append(True)
-
-    def read(before: Any, content: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        busy.clear()
-        probe.read(before, content, args, kwargs)
-
-    def failed(before: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        busy.clear()
+    foreign = _Tensors(session, probe)
 
     def document(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         probe.saved(held(args[0] if args else kwargs.get("obj")))
 
     def arrays(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         probe.saved(of_names(list(kwargs)) if kwargs else ("module",))
-
-    def tensors(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = args[0] if args else kwargs.get("tensors", kwargs.get("model"))
-        probe.saved(of_names(list(given)) if isinstance(given, dict) else ("module",))
 
     undos: list[Undo] = []
     for owner, name in ((numpy, "load"), (pickle, "load"), (pickle, "loads"), (json, "load"), (json, "loads")):
@@ -235,19 +269,6 @@ def install(session: Session) -> Undo:
     archive = getattr(importlib.import_module("numpy.lib.npyio"), "NpzFile", None)
     if archive is not None:
         undos.append(observe(recorder, archive, "__getitem__", after=probe.member_read, nest=nest, skip=probe.enough))
-    try:
-        safetensors, of_torch, of_numpy = map(
-            importlib.import_module, ("safetensors", "safetensors.torch", "safetensors.numpy")
-        )
-    except ImportError:
-        pass  # a program that has it not cannot read with it
-    else:
-        undos += [_safe_open(session, probe, place, busy) for place in (safetensors, of_torch, of_numpy)]
-        for place in (of_torch, of_numpy):
-            for name in ("load_file", "load"):
-                undos.append(observe(recorder, place, name, before=enter, after=read, raised=failed, nest=nest))
-            for name in ("save_file", "save"):
-                undos.append(observe(recorder, place, name, after=tensors, nest=nest))
-        undos.append(observe(recorder, of_torch, "save_model", after=tensors, nest=nest))
+    undos += [when(name, foreign.loaded) for name in AWAITED]
     session.at_step.append(probe.first_step)
-    return together(lambda: session.at_step.remove(probe.first_step), *undos)
+    return together(lambda: session.at_step.remove(probe.first_step), *undos, lambda: together(*foreign.undos)())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -18,9 +18,15 @@ from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Undo, observe
 from gradledger.ledger._session import Session
 
-_KINDS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__call__")
 METHODS = 50
+
+
+def _kinds() -> tuple[type, ...]:
+    """Of numpy only when the program has loaded that part of it: it has no generator otherwise."""
+    of_numpy = sys.modules.get("numpy.random")
+    more = () if of_numpy is None else (of_numpy.Generator, of_numpy.RandomState)
+    return (random.Random, torch.Generator, *more)
 
 
 def _code(owner: type, name: str) -> CodeType | None:
@@ -52,14 +58,14 @@ def _reached(owner: type) -> Iterator[tuple[CodeType, Any]]:
 
 def _generators(thing: Any, depth: int = 0) -> Iterator[tuple[str, Any, Site, set[str]]]:
     """(name, generator, the method that draws from it, every name that the fetch uses)."""
-    own = getattr(thing, "__dict__", {})
+    own, kinds = getattr(thing, "__dict__", {}), _kinds()
     reached = list(_reached(type(thing)))
     every = {name for code, _ in reached for name in _names(code)}
     for code, scope in reached:
         site = Site(code.co_filename, code.co_firstlineno, code.co_name, code.co_firstlineno)
         for name in sorted(_names(code)):
             value = own.get(name, scope.get(name))
-            if isinstance(value, _KINDS):
+            if isinstance(value, kinds):
                 yield (f"self.{name}" if name in own else name), value, site, every
             elif depth < 2 and name in own and not isinstance(value, (torch.nn.Module, Dataset)):
                 parts = value if isinstance(value, (list, tuple)) else [value]
