@@ -258,6 +258,7 @@ import os, random, signal, time, torch
 from pathlib import Path
 from gradledger.train.checkpoint import load, save
 folder = Path({str(tmp_path)!r})
+torch.set_num_threads(1)  # a fork after a parallel loop inherits a pool without its threads, and waits for good
 last = 0
 
 def write(pipe):

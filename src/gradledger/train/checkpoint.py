@@ -138,7 +138,7 @@ def save(
         fsync(folder)
     except (OSError, SafetensorError) as cause:
         _sweep_up(folder)
-        size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
+        size = sum(map(_bytes, parts.values()))
         last = next((path.name for path in candidates(folder)), "none")
         raise CheckpointError(
             got=f"{type(cause).__name__}: {cause}",
@@ -193,12 +193,15 @@ def _write(
         files[path.name] = {}
         hashed = {path.name: pool.submit(file_digest, path)}
         synced = [pool.submit(fsync, path)]
-        for part, tensors in parts.items():
+        # Small ones do not wait behind hashes; of the others the largest is first, since its hash takes longest.
+        sizes = {part: _bytes(tensors) for part, tensors in parts.items()}
+        for part in sorted(parts, key=lambda part: (sizes[part] > 2**20, -sizes[part])):
+            tensors = parts[part]
             path = building / f"{part}.safetensors"
             save_file(_own(tensors), path)
             path.chmod(mode)
+            synced.append(pool.submit(fsync, path))  # the disk at once, where there are fewer cores than threads
             hashed[path.name] = pool.submit(file_digest, path)
-            synced.append(pool.submit(fsync, path))
             files[path.name] = {
                 "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
             }
@@ -255,6 +258,10 @@ def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         taken.add(tensor.untyped_storage().data_ptr())
         owned[name] = tensor
     return owned
+
+
+def _bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def _sweep_up(folder: Path) -> None:
