@@ -22,6 +22,7 @@ from gradledger.evidence.record import TrialRecord
 from gradledger.recipes import _arm6_answer, _arm6_demos, _arm6_expert, _arm6_film, _arm6_policies, arm6_policy
 from gradledger.recipes._arm6_env import Arm6Env, ArmError
 from gradledger.recipes.arm6_policy import Args, loss_of, main, train, weighted
+from recipes.pages import made_page
 
 CONFIG = {"engine": "sweep", "epochs": 3, "demonstrations": 40, "noise": 0.2, "observe": "target", "episodes": 8}
 
@@ -172,8 +173,8 @@ def test_the_folder_is_sealed_and_a_second_call_leaves_it_so(
 ) -> None:
     monkeypatch.setattr(_arm6_film, "render", lambda *_: "no renderer in this test; drawn as lines")
     copy = Path(shutil.copytree(folder, tmp_path / "run"))
-    bundle.seal(copy)
     assert bundle.verify(copy) == []
+    assert (copy / bundle.BUNDLE).exists()
     assert main(["--preset", "smoke", "--out", str(copy)]) == 0
     assert bundle.verify(copy) == []
     card = copy / "README.md"
@@ -221,6 +222,19 @@ def test_pictures_say_what_they_are(folder: Path, told: dict[str, Any]) -> None:
     assert (told["pictures"]["curves.png"], told["pictures"]["trajectories.png"]) == (None, None)
     assert told["pictures"]["episode.gif"] == "no renderer in this test; drawn as lines"
     assert all((folder / name).stat().st_size > 5_000 for name in ("curves.png", "trajectories.png", "episode.png"))
+
+
+def test_the_page_of_results_is_made_from_the_folder(folder: Path, told: dict[str, Any], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    assert made_page("arm6_results", copy, tmp_path / "docs") == 0
+    page = (tmp_path / "docs" / "results" / "arm6_policy.md").read_text()
+    for one in told["trials"]:
+        assert f"| {one['arm']} | 0 | finished | {one['success_rate']:.3f} |" in page
+        assert f"| {one['weights']:.0f} |" in page
+    assert "{{" not in page
+    assert not (tmp_path / "docs" / "figures" / "arm6_episode.gif").exists()  # nothing was rendered in this test
+    (copy / "worst.json").unlink()
+    assert made_page("arm6_results", copy, tmp_path / "none") == 1
 
 
 # --------------------------------------------------------------------------------------------------------------- answer

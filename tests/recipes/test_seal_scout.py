@@ -24,6 +24,7 @@ from gradledger.recipes import _seal_physics as physics
 from gradledger.recipes._seal_answer import Rules
 from gradledger.recipes._seal_nets import Scaling, Scout
 from gradledger.recipes.seal_scout import Args, main, train
+from recipes.pages import made_page
 
 PLAIN = Scaling((0.2, 0.2, 0.2), (0.1, 0.1, 0.1), 0.0, 0.5)
 SIZE = (physics.HEIGHT, physics.WIDTH)
@@ -163,6 +164,20 @@ def test_the_environment_names_data_split_and_who_owns_every_seed(folder: Path, 
     sides = np.array(saved["sides"])
     assert set(sides[arrays["at"]]) == {"test"}
     assert set(sides[arrays["cal_at"]]) == {"calibrate"}
+
+
+def test_the_page_of_results_is_made_from_the_folder(folder: Path, told: dict[str, Any], tmp_path: Path) -> None:
+    assert made_page("seal_results", folder, tmp_path / "docs") == 0
+    page = (tmp_path / "docs" / "results" / "seal_scout.md").read_text()
+    for one in told["trials"]:
+        assert f"| {one['arm']} | 0 | finished | {one['mae']:.4f} |" in page
+    assert told["plan"] in page
+    assert "{{" not in page
+    assert {one.name for one in (tmp_path / "docs" / "figures").iterdir()} >= {"seal_leak.png", "seal_worst.png"}
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    (copy / "leaks.json").write_text((copy / "leaks.json").read_text().replace("grouped", "grouqed"))
+    assert made_page("seal_results", copy, tmp_path / "none") == 1
+    assert not (tmp_path / "none").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------ the parts

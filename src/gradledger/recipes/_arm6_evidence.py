@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradledger.core.records import write_text
-from gradledger.evidence import model_card, slices, stats
+from gradledger.evidence import bundle, model_card, slices, stats
 from gradledger.evidence import report as reports
 from gradledger.evidence.record import Attempt, TrialRecord
 from gradledger.recipes import _arm6_answer, _arm6_demos, _arm6_maps, _arm6_policies, _folder, _lab, _paths
@@ -131,8 +131,8 @@ def save_environment(out: Path, config: Mapping[str, Any], demos: Demonstrations
 
 
 def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], *, again: bool) -> None:
-    """Write the documents of a folder whose `results.json` is written; those that are measured only with `again`, or
-    where they are missing: so that a second call on a sealed folder leaves it as it was."""
+    """Write the documents of a folder whose `results.json` is written, and seal it; what is measured only with `again`,
+    or where it is missing: so that a second call on a sealed folder leaves it as it was."""
     _folder.write_json(out / "slices.json", by_region(kept))
     _folder.write_json(out / "worst.json", worst_cases(kept))
     _folder.write_json(out / "rejections.json", refusals(net))
@@ -144,3 +144,5 @@ def leave(out: Path, net: nn.Module, kept: Mapping[str, NDArray[Any]], *, again:
         write_text(out / model_card.SOURCE, (CARDS / "arm6_policy.toml").read_text(encoding="utf-8"))
     model_card.write(out)
     write_text(out / "report.html", reports.page(reports.tell(out)))
+    if again or not (out / bundle.BUNDLE).exists():
+        print(f"sealed: {bundle.seal(out)}", flush=True)

@@ -16,7 +16,7 @@ target. Trials that are finished are not run again: the same command goes on whe
 The folder holds demonstrations/ (LeRobot v3), the registered plan, trials.jsonl, predictions/, results.json,
 model.safetensors (of the first seed), learnable.json and pose_map.npz (what can be learned, before training),
 slices.json, worst.json, latency.json, rejections.json, environment.json, card.toml and the card made from it
-(README.md), report.html and pictures. `gradledger verify`, `rescore`, `repredict` and `retrain` check it.
+(README.md), report.html and pictures, and is sealed: `gradledger verify`, `rescore`, `repredict`, `retrain` check it.
 """
 
 from __future__ import annotations
