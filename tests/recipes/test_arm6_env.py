@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from gradledger.recipes import _arm6_env, _arm6_expert, _arm6_film
@@ -160,6 +161,57 @@ def test_eight_side_by_side_are_eight_alone() -> None:
             mine, reward, *_ = alone.step(step[lane])
         assert np.array_equal(mine, seen[lane])
         assert reward == rewards[lane]
+    envs.close()
+
+
+def ended(mode: AutoresetMode) -> tuple[SyncVectorEnv, Array, Any]:
+    """Three lanes, and what their last step returns."""
+    envs = SyncVectorEnv([Arm6Env] * 3, autoreset_mode=mode)
+    envs.reset(seed=[1, 2, 3])
+    for _ in range(50):
+        seen, *told = envs.step(np.zeros((3, 6), np.float32))
+    assert told[2].all()
+    assert not told[1].any()
+    return envs, np.array(seen), told
+
+
+def first_targets(episode: int) -> Array:
+    """Of the episodes of the seeds 1, 2, 3: the first ones, or those that are drawn after them."""
+    targets = []
+    for number in (1, 2, 3):
+        arm = Arm6Env()
+        arm.reset(seed=number)
+        for _ in range(episode):
+            arm.reset()
+        targets.append(arm.target)
+    return np.array(targets, dtype=np.float32)
+
+
+def test_lanes_of_ours_wait_for_a_reset_by_hand() -> None:
+    envs, seen, _ = ended(AutoresetMode.DISABLED)
+    assert np.array_equal(seen[:, 12:15], first_targets(0))  # of the episode that ended, not of another
+    with pytest.raises((AssertionError, ArmError), match=r"autoreset|without an episode"):  # gymnasium's, or ours
+        envs.step(np.zeros((3, 6), np.float32))
+    envs.close()
+    envs = vector(3)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    envs.reset(seed=[1, 2, 3])
+    again, _ = envs.reset(options={"reset_mask": np.array([True, False, True])})
+    assert np.array_equal(again[:, 12:15], np.where([[1], [0], [1]], first_targets(1), first_targets(0)))
+    envs.close()
+
+
+def test_the_other_ways_of_gymnasium_to_reset_work_too() -> None:
+    envs, seen, _ = ended(AutoresetMode.NEXT_STEP)
+    assert np.array_equal(seen[:, 12:15], first_targets(0))
+    seen, rewards, terminated, truncated, _ = envs.step(np.ones((3, 6), np.float32))
+    assert np.array_equal(seen[:, 12:15], first_targets(1))
+    assert not np.any([rewards, terminated, truncated])
+    assert not seen[:, 6:12].any()  # the action was not played: nothing moves yet
+    envs.close()
+    envs, seen, told = ended(AutoresetMode.SAME_STEP)
+    assert np.array_equal(seen[:, 12:15], first_targets(1))
+    assert np.array_equal([last[12:15] for last in told[3]["final_obs"]], first_targets(0))
     envs.close()
 
 

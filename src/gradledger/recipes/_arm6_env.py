@@ -209,10 +209,16 @@ class Arm6Env(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 def vector(count: int, *, observe: Observe = "target") -> gymnasium.vector.SyncVectorEnv:
-    """E arms side by side, in one process; lanes that ended wait for a reset by hand.
+    """E arms side by side, in one process; lanes that ended wait for a reset by hand (autoreset is DISABLED).
 
     Observations (E, 18) or (E, 6), actions (E, 6). One thread steps them all: a step of an arm takes some 0.1 ms, less
     than a message to another process.
+
+    All lanes are truncated in the same step, the 50th. Their last observation is what that step returns; a step after
+    it is refused, until `reset` (all lanes, or those of `options={"reset_mask": (E,)}`). So no row of a rollout is the
+    first of another episode. Of the modes of gymnasium, NEXT_STEP would return such a row from the 51st step, with
+    reward 0 and the action ignored; SAME_STEP from the 50th, with the last observation in `info["final_obs"]`. The arm
+    works with each of them; whoever uses one has to leave these rows out.
     """
     return gymnasium.vector.SyncVectorEnv(
         [lambda: Arm6Env(observe=observe)] * count, autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED
