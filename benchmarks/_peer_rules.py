@@ -19,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from fastscore import short
 
 Said = tuple[Mapping[str, Any], tuple[str, ...]]  # a finding and what its rule stands for
+SHOWN = 6  # rules named of one script
 ADVICE = "advice"  # marks a rule whose message is never a false alarm
+ANY = "any"  # marks a rule that says that something is other than in a correct run, and not what: any fault will do
 
 # tool -> rule -> codes of the catalogue; a rule that is not here stands for no fault and counts as an alarm
 MEANS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -85,6 +87,8 @@ def meaning(tool: str, rule: str) -> tuple[str, ...]:
     """Codes that a rule stands for, and ADVICE; the longest beginning of its name that is in the table decides."""
     if tool == "gradledger":
         return (short(rule),)
+    if tool == "traincheck":
+        return (ANY,)  # an invariant of a correct run that does not hold
     table = MEANS[tool]
     for end in range(len(rule), 2, -1):
         if rule[:end] in table:
@@ -107,6 +111,8 @@ class Count:
     advised: int = 0  # correct programs with nothing but advice
     broken: list[str] = field(default_factory=list)
     cpu: dict[str, float] = field(default_factory=dict)
+    bare: dict[str, float] = field(default_factory=dict)  # of the program alone, where the tool brings its own figure
+    before: float = 0.0  # CPU seconds spent before the first program could be checked
 
     def add(self, item: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """Count one script: `item` of the manifest, `result` with findings, CPU seconds and how the script ended."""
@@ -114,6 +120,9 @@ class Count:
         self.scripts += 1
         if result.get("cpu") is not None:
             self.cpu[name] = result["cpu"]
+        if result.get("bare_cpu"):
+            self.bare[name] = result["bare_cpu"]
+        self.before += result.get("reference_cpu") or 0.0
         if result.get("broke") and not item.get("loud"):
             self.broken.append(f"{name}: {result['broke']}")
         bugs = bugs_of(item)
@@ -126,16 +135,22 @@ class Count:
             self.misled += [name] if wrong else []
         else:
             self.correct += 1
-            self.alarmed += [f"{name}: {', '.join(sorted({f['rule'] for f in wrong}))}"] if wrong else []
+            self.alarmed += [f"{name}: {_few({f['rule'] for f in wrong})}"] if wrong else []
             self.advised += bool(said) and not wrong
 
     def _bug(self, label: str, bug: Mapping[str, Any], said: Sequence[Said]) -> None:
         self.faults += 1
-        hits = [f for f, codes in said if short(bug["code"]) in codes]
+        hits = [f for f, codes in said if short(bug["code"]) in codes or ANY in codes]
         if hits:
             self.found.append(label)
         if any(set(bug["line"]) & set(f["lines"]) for f in hits):
             self.located.append(label)
+
+
+def _few(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
+    return ", ".join(ordered[:SHOWN]) + more
 
 
 def bugs_of(item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -145,16 +160,19 @@ def bugs_of(item: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def is_alarm(finding: Mapping[str, Any], codes: Sequence[str], true: Iterable[str]) -> bool:
     """Whether it says, as an error or a warning, that something is wrong which is not."""
+    if ANY in codes:
+        return not set(true)
     return finding["severity"] != "info" and ADVICE not in codes and not set(codes) & set(true)
 
 
 def slowdown(one: Count, bare: Count) -> tuple[float, float, int] | None:
     """Median of the CPU ratios over the scripts that both ran, all seconds over all seconds, and how many they are."""
-    both = [name for name in one.cpu if bare.cpu.get(name)]
+    alone = one.bare or bare.cpu
+    both = [name for name in one.cpu if alone.get(name)]
     if not both:
         return None
-    ratios = [one.cpu[name] / bare.cpu[name] for name in both]
-    return statistics.median(ratios), sum(one.cpu[n] for n in both) / sum(bare.cpu[n] for n in both), len(both)
+    ratios = [one.cpu[name] / alone[name] for name in both]
+    return statistics.median(ratios), sum(one.cpu[n] for n in both) / sum(alone[n] for n in both), len(both)
 
 
 def markdown(counts: Mapping[str, Count], how: Mapping[str, str], versions: Mapping[str, str], scripts: int) -> str:
@@ -168,24 +186,29 @@ def markdown(counts: Mapping[str, Count], how: Mapping[str, str], versions: Mapp
         "correct programs with a false alarm",
         "programs it ends",
         "CPU s a script, median",
-        "times the bare program",
+        "CPU s in all",
+        "times the bare program, median",
+        "in all",
     )
     rows = [head, ("---",) * len(head)]
     for name, one in counts.items():
+        ran = str(one.scripts) if one.scripts == scripts else f"{one.scripts} of {scripts}"
+        seconds = tuple(f"{f(one.cpu.values()):.2f}" if one.cpu else "-" for f in (statistics.median, sum))
         if name == "bare":
+            rows.append(("the program alone", "", ran, *("",) * 4, *seconds, "1", "1"))
             continue
-        ratio = slowdown(one, counts["bare"]) if "bare" in counts and how[name] != "static" else None
+        ratio = slowdown(one, counts.get("bare", Count("bare")))
         rows.append(
             (
                 f"{name} {versions.get(name, '')}".strip(),
                 how[name],
-                str(one.scripts) if one.scripts == scripts else f"{one.scripts} of {scripts}",
+                ran,
                 f"{len(one.found)} of {one.faults}",
                 str(len(one.located)),
                 f"{len(one.alarmed)} of {one.correct}",
                 str(len(one.broken)),
-                f"{statistics.median(one.cpu.values()):.2f}" if one.cpu else "-",
-                f"{ratio[0]:.2f}x ({ratio[2]} scripts)" if ratio else "-",
+                *seconds,
+                *((f"{ratio[0]:.2f}x", f"{ratio[1]:.2f}x") if ratio else ("-", "-")),
             )
         )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -202,5 +225,6 @@ def details(counts: Mapping[str, Count]) -> str:
             f"{name}: found {' '.join(f'{c}x{n}' if n > 1 else c for c, n in sorted(codes.items())) or 'nothing'}; "
             f"false alarms {'; '.join(one.alarmed) or 'none'}; wrong alarms on {len(one.misled)} faulty programs; "
             f"advice alone on {one.advised} correct programs; ended {'; '.join(one.broken) or 'none'}"
+            + (f"; {one.before:.0f} CPU s before the first check" if one.before else "")
         )
     return "\n".join(parts)

@@ -1,32 +1,36 @@
 """The audit beside other tools, on the same scripts in one run: found, located, false alarms, CPU time.
 
-    python benchmarks/audit_peers.py FOLDER [--peers torchfix,torch-audit] [--python PEERS/bin/python] [--json OUT]
-                                            [--minutes M] [--sample N] [--again] [--ours FASTSCORE.json]
+    python benchmarks/audit_peers.py FOLDER --cache CACHE [--peers torchfix,torch-audit] [--markdown OUT]
+                                     [--minutes M] [--sample N] [--traincheck N] [--again]
     python benchmarks/audit_peers.py --fixtures ...      the example programs of our own rules
 
-FOLDER holds a manifest.jsonl as tools/fastscore.py reads it.  --python is the interpreter that has the peers:
-
-    python -m venv PEERS && PEERS/bin/pip install torch==2.13.0 numpy torchfix torch-preflight guardtower torch-audit
+FOLDER holds a manifest.jsonl as tools/fastscore.py reads it.  Each peer is installed by pip into an environment of its
+own under CACHE, with the torch that this interpreter has.  Each script's result is kept there, too: a run that was
+stopped goes on where it was, and one that is repeated only counts.
 
 Each tool runs as its documentation asks:
 
+    gradledger                  `gradledger audit`, no edit
     torchfix, torch-preflight   on the files, with their default rules; the program does not run
     torch-audit                 the documented one-line edit, `autopatch(model, optimizer=..., every_n_steps=1)`, made
                                 for each optimizer when its model is first called: after the schedulers are built
     guardtower                  `audit(model, step, optimizer=...)` on the first batch of each optimizer, inside the
                                 program's own backward, and `monitor` for the whole run
-    gradledger                  `gradledger audit`, no edit
+    traincheck                  trace of a correct run, inference, trace of the program, check: _peer_traincheck.py;
+                                on the first N programs only (--traincheck N), a faulty one with its twin
     bare                        the program alone, for the CPU time
 
 `_peer_rules.py` says which fault of the catalogue each rule of a peer stands for, and what is no false alarm.
-Programs run in forked children of a process that has imported torch and the tool: their CPU seconds, user and system,
-are those of the program under the tool without the imports.  Those of a static tool are of whole processes over CHUNK
-files, divided by their number.  OUT keeps each script's result: a run that was stopped goes on where it was.
+Programs under gradledger, torch-audit, guardtower and alone run one after the other, script by script, in forked
+children of processes that have imported torch and the tool: their CPU seconds, user and system, are without the
+imports.  Those of a static tool are of whole processes over CHUNK files, divided by their number; those of traincheck
+are of whole processes, and so is the bare program that they are compared with.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -34,24 +38,33 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import _peer_install as peers
 import _peer_rules as rules  # puts tools/ on the path
 import fastscore
+from _alternate import commit
+from _peer_results import Kept, Result, digest_of
+from _peer_traincheck import TrainCheck
+
+import gradledger
 
 HERE = Path(__file__).resolve().parent
 HOW = {
+    "bare": "",
     "gradledger": "whole run, no edit",
     "torch-preflight": "static",
     "torchfix": "static",
     "torch-audit": "hooks, edit",
     "guardtower": "first step, edit",
-    "bare": "",
+    "traincheck": "trace against that of a correct run",
 }
-Results = dict[str, dict[str, Any]]  # script: {"findings": [{"rule", "severity", "lines", "message"}], "cpu", "broke"}
+RUN_TOGETHER = ("bare", "gradledger", "torch-audit", "guardtower")  # those that run the program, in turns
 CHUNK = 26  # files that a static tool is given at a time
+LIMIT_S = 600.0  # wall; the machine may be loaded
+Done = Generator[str, None, None]  # yields the name of a script when it is done
 Found = dict[str, list[dict[str, Any]]]  # path: its findings
 PASSES = 7  # a stopped run has every seventh script first; odd, since faulty and correct ones alternate
 
@@ -118,44 +131,58 @@ def of_file(found: Found, folder: Path, name: str) -> list[dict[str, Any]]:
     return found.get(name, []) + found.get((folder / name).as_posix(), [])
 
 
-def run_dynamic(tool: str, python: str, folder: Path, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One script after the other, forked from a process that has imported the tool."""
-    if not files:
-        return
-    worker = subprocess.Popen(
-        [python, str(HERE / "_peer_worker.py"), tool, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=_environment(),
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        for name in files:
-            worker.stdin.write(name + "\n")
-            worker.stdin.flush()
-            answer = worker.stdout.readline()
-            if not answer:
-                raise SystemExit(f"{tool}: the worker of {python} ended at {name}, see its message above")
-            yield name, json.loads(answer)
-    finally:
-        worker.stdin.close()
-        worker.wait()
+class Forked:
+    """A worker that has imported a tool, and forks for each script; in the interpreter that has the tool."""
+
+    def __init__(self, tool: str, python: Path, folder: Path) -> None:
+        self._tool = tool
+        self._worker = subprocess.Popen(
+            [str(python), str(HERE / "_peer_worker.py"), tool, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+
+    def __call__(self, name: str) -> Result:
+        """The result of one script."""
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        self._worker.stdin.write(name + "\n")
+        self._worker.stdin.flush()
+        answer = self._worker.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{self._tool}: its worker ended at {name}, see the message above")
+        result: Result = json.loads(answer)
+        return result
+
+    def close(self) -> None:
+        """Let it end."""
+        assert self._worker.stdin is not None
+        self._worker.stdin.close()
+        self._worker.wait()
 
 
-def run_ours(folder: Path, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The audit of this tree, forked likewise."""
-    import _forkserver
+class Ours:
+    """The audit of this interpreter, forked likewise."""
 
-    _forkserver.preload()
-    for name in files:
+    def __init__(self, folder: Path) -> None:
+        import _forkserver
+
+        _forkserver.preload()
+        self._server, self._folder = _forkserver, folder
+
+    def __call__(self, name: str) -> Result:
+        """The result of one script."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        (result,) = _forkserver.run_all([_forkserver.Job(folder, name)], workers=1)
+        (done,) = self._server.run_all([self._server.Job(self._folder, name)], workers=1, timeout=LIMIT_S)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        broke = "" if result.report is not None else result.output.strip()[-200:] or "no report"
-        yield name, dict(findings=[_our_finding(f) for f in result.findings], cpu=seconds, broke=broke)
+        broke = "" if done.report is not None else done.output.strip()[-200:] or "no report"
+        return dict(findings=[_our_finding(f) for f in done.findings], cpu=seconds, broke=broke)
+
+    def close(self) -> None:
+        """Nothing is left running."""
 
 
 def _our_finding(finding: dict[str, Any]) -> dict[str, Any]:
@@ -163,48 +190,81 @@ def _our_finding(finding: dict[str, Any]) -> dict[str, Any]:
     return dict(rule=finding["code"], severity=finding["severity"], lines=lines, message=finding["message"])
 
 
-def read_ours(path: Path) -> Results:
-    """The findings of a whole run of `tools/fastscore.py FOLDER --json PATH`; no CPU time is in it."""
-    results: Results = {}
-    for name, row in json.loads(path.read_text(encoding="utf-8"))["results"].items():
-        report = row["report"]
-        findings = [_our_finding(f) for f in report["findings"]] if report else []
-        results[name] = dict(findings=findings, cpu=None, broke="" if report else row["output"][-200:] or "no report")
-    return results
+def say(tool: str, name: str, result: Result) -> None:
+    """One line as a script is done."""
+    seconds = "-" if result["cpu"] is None else f"{result['cpu']:.2f} s"
+    said = sorted({f["rule"].partition(":")[0] for f in result["findings"]})
+    print(f"  {tool:16} {name:40} {seconds:>9}  {' '.join(said)}  {result['broke']}".rstrip(), flush=True)
 
 
-def versions(python: str) -> dict[str, str]:
-    """Of the peers that the interpreter has, and of torch."""
-    names = [name for name in (*HOW, "torch") if name not in ("bare", "gradledger")]
-    code = (
-        "import importlib.metadata as m, json, sys\ngot = {}\nfor n in sys.argv[1:]:\n"
-        "    try: got[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(got))"
-    )
-    done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"--python {python} does not run:\n{done.stderr[-500:]}")
-    got: dict[str, str] = json.loads(done.stdout)
-    return got
+def run_together(runners: dict[str, Callable[[str], Result]], kept: dict[str, Kept], names: list[str]) -> Done:
+    """Every runner on a script that it has no result of, in turns: what disturbs one disturbs its neighbours."""
+    tools = list(runners)
+    for k, name in enumerate(names):
+        for tool in tools[k % len(tools) :] + tools[: k % len(tools)]:
+            if name not in kept[tool].results:
+                result = runners[tool](name)
+                kept[tool].add(name, result)
+                say(tool, name, result)
+        yield name
 
 
-def collect(tool: str, given: argparse.Namespace, files: list[str], results: Results, save: Callable[[], None]) -> None:
-    """Run a tool on the scripts that have no result yet, until the time is over."""
-    until = time.monotonic() + 60 * given.minutes
-    todo = [name for name in files[: given.sample] if name not in results or results[name].get("cpu") is None]
-    if tool in STATIC:
-        source = run_static(tool, given.python, given.folder, todo)
-    elif tool == "gradledger":
-        source = run_ours(given.folder, todo)
-    else:
-        source = run_dynamic(tool, given.python, given.folder, todo)
-    for name, result in source:
-        results[name] = result
-        said = " ".join(sorted({f["rule"] for f in result["findings"]}))
-        print(f"  {tool:16} {name:40} {result['cpu']:.2f} s  {said}", flush=True)
-        save()
-        if time.monotonic() > until:
-            source.close()  # type: ignore[attr-defined]
+def run_static_tools(given: argparse.Namespace, kept: dict[str, Kept], names: list[str]) -> Done:
+    """The tools that read files."""
+    for tool in (t for t in STATIC if t in given.peers):
+        python = str(peers.interpreter(given.cache, tool))
+        for name, result in run_static(tool, python, given.folder, kept[tool].missing(names)):
+            kept[tool].add(name, result)
+            say(tool, name, result)
+            yield name
+
+
+def run_dynamic_tools(given: argparse.Namespace, kept: dict[str, Kept], names: list[str]) -> Done:
+    """The tools that run the program."""
+    tools = [t for t in RUN_TOGETHER if t in given.peers and kept[t].missing(names)]
+    runners: dict[str, Any] = {}
+    try:
+        for tool in tools:
+            python = Path(sys.executable) if tool == "bare" else None
+            runners[tool] = (
+                Ours(given.folder)
+                if tool == "gradledger"
+                else Forked(tool, python or peers.interpreter(given.cache, tool), given.folder)
+            )
+        yield from run_together(runners, kept, names) if runners else ()
+    finally:
+        for runner in runners.values():
+            runner.close()
+
+
+def run_traincheck(given: argparse.Namespace, kept: dict[str, Kept], items: list[dict[str, Any]]) -> Done:
+    """It is slow: a fixed part of the programs."""
+    if "traincheck" not in given.peers:
+        return
+    results = kept["traincheck"]
+    scripts = peers.interpreter(given.cache, "traincheck").parent
+    tool = TrainCheck(scripts, given.folder, given.cache, Path(sys.executable))
+    for item in items:
+        reference = item["twin"] if item["code"] and item.get("twin") else item["file"]
+        if item["file"] in results.results or (item["code"] and reference == item["file"]):
+            continue
+        for name, result in tool.results(item["file"], reference):
+            results.add(name, result, beside=() if name == reference else (reference,))
+            say("traincheck", name, result)
+        yield item["file"]
+
+
+def traincheck_part(items: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The first programs in an order that depends on their names alone, each faulty one followed by its twin."""
+    by_file = {item["file"]: item for item in items}
+    chosen: dict[str, dict[str, Any]] = {}
+    for item in sorted(items, key=lambda i: hashlib.sha256(i["file"].encode()).hexdigest()):
+        if len(chosen) >= count:
             break
+        twin = by_file.get(item.get("twin") or "")
+        for one in sorted([item, *([twin] if twin else [])], key=lambda i: not i["code"]):
+            chosen.setdefault(one["file"], one)
+    return list(chosen.values())
 
 
 def arguments() -> argparse.Namespace:
@@ -212,18 +272,18 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--fixtures", action="store_true", help="the example programs of our own rules")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for environments and results")
     parser.add_argument("--peers", default=",".join(HOW), help=f"of {', '.join(HOW)}; default all")
-    parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers (default: this one)")
-    parser.add_argument("--json", type=Path, help="keep each result in this file, and use those that are there")
     parser.add_argument("--markdown", type=Path, help="write the table to this file, too")
     parser.add_argument("--again", action="store_true", help="forget the kept results of these peers")
-    parser.add_argument("--minutes", type=float, default=1e6, help="stop each tool after so long")
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after so long; the next run goes on")
     parser.add_argument("--sample", type=int, default=None, help="of N scripts only, faulty and correct ones mixed")
-    parser.add_argument("--ours", type=Path, help="findings of the audit from a run of tools/fastscore.py --json")
+    parser.add_argument("--traincheck", type=int, default=24, help="programs that traincheck is run on (default 24)")
     given = parser.parse_args()
     if (given.folder is None) == (not given.fixtures):
         parser.error("name one folder, or --fixtures")
     given.folder = fastscore.FIXTURES if given.fixtures else given.folder.resolve()
+    given.cache = given.cache.resolve()
     if not given.fixtures and not (given.folder / "manifest.jsonl").is_file():
         parser.error(f"{given.folder} has no manifest.jsonl; wanted a folder that tools/fastscore.py can score")
     given.peers = [name.strip() for name in given.peers.split(",") if name.strip()]
@@ -232,46 +292,55 @@ def arguments() -> argparse.Namespace:
     return given
 
 
+def open_kept(given: argparse.Namespace) -> tuple[dict[str, Kept], dict[str, str]]:
+    """The kept results of each tool, and what its version is."""
+    kept, said = {}, {}
+    for tool in HOW:
+        if tool == "gradledger":
+            version = f"{digest_of(Path(gradledger.__file__).parent)} torch {peers.TORCH}"
+            said[tool] = f"at {commit('audit', 'ledger', 'core')}"
+        else:
+            version = " ".join(peers.WANTED.get(tool, (f"torch=={peers.TORCH}",)))
+            said[tool] = peers.WANTED[tool][0].partition("==")[2] if tool in peers.WANTED else ""
+        path = given.cache / "results" / f"{tool}.jsonl"
+        if given.again and tool in given.peers:
+            path.unlink(missing_ok=True)
+        kept[tool] = Kept(path, version, given.folder)
+    return kept, said
+
+
 def main() -> None:
     """Run, count, print."""
     given = arguments()
     items = fastscore.fixtures() if given.fixtures else fastscore.manifest(given.folder)
-    files = [item["file"] for k in range(PASSES) for item in items[k::PASSES]]
-    kept: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
-    kept.setdefault("results", {})
-    kept.setdefault("versions", {}).update(versions(given.python))
-    for tool in given.peers:
-        if tool not in ("bare", "gradledger") and tool not in kept["versions"]:
-            raise SystemExit(f"{given.python} has no {tool}: pip install {tool}, or leave it out of --peers")
-
-    def save() -> None:
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-
-    if given.ours:
-        kept["results"]["gradledger"] = {**read_ours(given.ours)}
-    for tool in given.peers:
-        results = kept["results"].setdefault(tool, {})
-        if given.again and not (tool == "gradledger" and given.ours):
-            results.clear()
-        collect(tool, given, files, results, save)
-    save()
-    text = report(items, kept)
+    kept, said = open_kept(given)
+    names = [item["file"] for k in range(PASSES) for item in items[k::PASSES]][: given.sample]
+    until = time.monotonic() + 60 * given.minutes
+    for stage in (
+        run_static_tools(given, kept, names),
+        run_dynamic_tools(given, kept, names),
+        run_traincheck(given, kept, traincheck_part(items, given.traincheck)),
+    ):
+        for _ in stage:
+            if time.monotonic() > until:
+                break
+        stage.close()
+    text = report(items, {tool: one.results for tool, one in kept.items()}, said)
     print(text)
     if given.markdown:
         given.markdown.write_text(text + "\n", encoding="utf-8")
 
 
-def report(items: list[dict[str, Any]], kept: dict[str, Any]) -> str:
+def report(items: list[dict[str, Any]], results: dict[str, dict[str, Result]], versions: dict[str, str]) -> str:
     """Table and details of all results that there are."""
     counts = {}
     for tool in HOW:
-        if done := kept["results"].get(tool):
+        if done := results.get(tool):
             counts[tool] = rules.Count(tool)
             for item in items:
                 if item["file"] in done:
                     counts[tool].add(item, done[item["file"]])
-    return rules.markdown(counts, HOW, kept["versions"], len(items)) + "\n\n" + rules.details(counts)
+    return rules.markdown(counts, HOW, versions, len(items)) + "\n\n" + rules.details(counts)
 
 
 if __name__ == "__main__":

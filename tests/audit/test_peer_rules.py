@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -16,7 +15,9 @@ from gradledger.audit import registry
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 sys.path.append(BENCHMARKS)
+import _peer_results  # noqa: E402
 import _peer_rules as rules  # noqa: E402
+import _peer_traincheck as traincheck  # noqa: E402
 import _peer_worker as worker  # noqa: E402
 import audit_peers  # noqa: E402
 
@@ -121,30 +122,141 @@ def test_a_tool_that_fails_is_not_one_that_found_nothing(tool: str, tmp_path: Pa
         list(audit_peers.run_static(tool, str(failing), tmp_path, ["x.py"]))
 
 
-def test_results_are_kept_and_a_stopped_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+def test_results_are_kept_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.py").write_text(name)
+    asked: list[tuple[str, str]] = []
 
-    def fake(tool: str, python: str, folder: Path, files: list[str]) -> Any:
-        asked.append(list(files))
-        for name in files:
-            yield name, dict(findings=[], cpu=1.0, broke="")
+    def runner(tool: str) -> Any:
+        def run(name: str) -> dict[str, Any]:
+            asked.append((tool, name))
+            return dict(findings=[], cpu=1.0, broke="")
 
-    monkeypatch.setattr(audit_peers, "run_static", fake)
-    given = argparse.Namespace(minutes=1e6, sample=3, python="", folder=Path())
-    results: audit_peers.Results = {"b.py": dict(findings=[], cpu=2.0, broke="")}
-    audit_peers.collect("torchfix", given, ["a.py", "b.py", "c.py", "d.py"], results, lambda: None)
-    assert asked == [["a.py", "c.py"]]
-    assert sorted(results) == ["a.py", "b.py", "c.py"]
+        return run
+
+    def opened(version: str = "1") -> dict[str, Any]:
+        return {t: _peer_results.Kept(tmp_path / f"{t}.jsonl", version, tmp_path) for t in ("bare", "guardtower")}
+
+    runners = {tool: runner(tool) for tool in ("bare", "guardtower")}
+    names = ["a.py", "b.py", "c.py"]
+    stopped = audit_peers.run_together(runners, opened(), names)
+    assert next(stopped) == "a.py"
+    stopped.close()
+    assert asked == [("bare", "a.py"), ("guardtower", "a.py")]
+    list(audit_peers.run_together(runners, opened(), names))
+    rest = [("guardtower", "b.py"), ("bare", "b.py"), ("bare", "c.py"), ("guardtower", "c.py")]
+    assert asked[2:] == rest, "they take turns, and nothing is run twice"
+    (tmp_path / "b.py").write_text("changed")
+    assert opened()["bare"].missing(names) == ["b.py"]
+    assert opened("2")["bare"].missing(names) == names, "another version of the tool"
+
+
+def test_a_torn_line_and_a_changed_reference_are_no_results(tmp_path: Path) -> None:
+    for name in ("bug.py", "clean.py"):
+        (tmp_path / name).write_text(name)
+    kept = _peer_results.Kept(tmp_path / "t.jsonl", "1", tmp_path)
+    kept.add("bug.py", dict(findings=[], cpu=1.0, broke=""), beside=["clean.py"])
+    with (tmp_path / "t.jsonl").open("a") as file:
+        file.write('{"file": "clean.py", "of')
+    assert _peer_results.Kept(tmp_path / "t.jsonl", "1", tmp_path).missing(["bug.py", "clean.py"]) == ["clean.py"]
+    (tmp_path / "clean.py").write_text("another reference")
+    assert _peer_results.Kept(tmp_path / "t.jsonl", "1", tmp_path).missing(["bug.py"]) == ["bug.py"]
+
+
+def test_an_invariant_that_fails_stands_for_any_fault_and_is_an_alarm_on_a_correct_program() -> None:
+    said = _said("APIContainRelation:0123abcd", severity="warning")
+    bad = _count("traincheck", BAD, said)
+    assert (len(bad.found), len(bad.located), bad.misled) == (1, 0, [])
+    assert _count("traincheck", GOOD, said).alarmed == ["good.py: APIContainRelation:0123abcd"]
+    many = _count("traincheck", GOOD, *(_said(f"R:{k:02}", severity="warning") for k in range(9)))
+    assert many.alarmed == ["good.py: R:00, R:01, R:02, R:03, R:04, R:05 and 3 more"]
+
+
+def test_the_models_that_a_person_would_name() -> None:
+    source = """
+import copy, torch, torch.nn as nn
+class Base(nn.Module): ...
+class Net(Base): ...
+net = Net().to("cpu")
+head, body = nn.Linear(2, 2), torch.nn.GRU(2, 2)
+target = copy.deepcopy(net).requires_grad_(False)
+loss_fn = nn.MSELoss()
+scale = nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def build():
+    inner = nn.Sequential(head)
+    return inner
+"""
+    assert traincheck.model_names(source) == ["net", "head", "body", "target", "inner"]
+
+
+def test_a_faulty_program_is_compared_with_a_second_run_of_its_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, scripts = tmp_path / "programs", tmp_path / "bin"
+    folder.mkdir()
+    scripts.mkdir()
+    for name in ("bug.py", "clean.py"):
+        (folder / name).write_text("pass\n")
+    commands = {
+        "traincheck-collect": "import pathlib, sys\n"
+        "to = pathlib.Path(sys.argv[sys.argv.index('--output-dir') + 1]); to.mkdir()\n"
+        "(to / 'trace').write_text(sys.argv[sys.argv.index('--pyscript') + 1])",
+        "traincheck-infer": "import sys; open(sys.argv[-1], 'w').write('one\\ntwo\\n')",
+        "traincheck-check": "import json, pathlib, sys\n"
+        "to = pathlib.Path(sys.argv[sys.argv.index('-o') + 1]) / 'trace'; to.mkdir(parents=True)\n"
+        "known = {'invariant': {'relation': 'Flaky', 'text_description': 'always'}}\n"
+        "new = {'invariant': {'relation': 'Lead', 'text_description': 'zero_grad before step'}}\n"
+        "bug = pathlib.Path('trace/trace').read_text() == 'bug.py'\n"
+        "(to / 'failed.log').write_text('\\n'.join(json.dumps(r, indent=4) for r in [known] + [new] * bug))",
+    }
+    for name, code in commands.items():
+        (scripts / name).write_text(f"#!{sys.executable}\n{code}\n")
+        (scripts / name).chmod(0o755)
+    tool = traincheck.TrainCheck(scripts, folder, tmp_path / "cache", Path(sys.executable))
+    results = dict(tool.results("bug.py", "clean.py"))
+    assert list(results) == ["clean.py", "bug.py"]
+    assert [f["message"] for f in results["clean.py"]["findings"]] == ["always"]
+    assert [f["message"] for f in results["bug.py"]["findings"]] == ["zero_grad before step"]
+    assert results["clean.py"]["invariants"] == 2
+    assert results["clean.py"]["reference_cpu"] > 0
+    assert min(r["cpu"] for r in results.values()) > 0
+    assert {r["broke"] for r in results.values()} == {""}
+
+
+def test_a_command_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
+    folder, scripts = tmp_path / "programs", tmp_path / "bin"
+    folder.mkdir()
+    scripts.mkdir()
+    for name in ("bug.py", "clean.py"):
+        (folder / name).write_text("pass\n")
+    (scripts / "traincheck-collect").write_text("#!/bin/sh\necho 'TypeError: no proxy of this' >&2\nexit 3\n")
+    (scripts / "traincheck-collect").chmod(0o755)
+    tool = traincheck.TrainCheck(scripts, folder, tmp_path / "cache", Path(sys.executable))
+    results = dict(tool.results("bug.py", "clean.py"))
+    assert results["clean.py"]["broke"] == "traincheck-collect ends with 3: TypeError: no proxy of this"
+    assert results["bug.py"]["broke"].startswith("its reference clean.py: traincheck-collect ends with 3")
+    assert results["bug.py"]["cpu"] is None
+
+
+def test_the_part_that_a_slow_tool_is_run_on_holds_each_faulty_program_with_its_twin() -> None:
+    items = [dict(file=f"{k}_{kind}.py", code="G1" if kind == "bug" else None, twin=f"{k}_{other}.py")
+             for k in range(20) for kind, other in (("bug", "clean"), ("clean", "bug"))]  # fmt: skip
+    part = audit_peers.traincheck_part(items, 8)
+    assert [i["file"] for i in part] == [i["file"] for i in audit_peers.traincheck_part(items[::-1], 8)]
+    assert len(part) == 8
+    assert {i["twin"] for i in part} == {i["file"] for i in part}
+    assert part[0]["code"], "the faulty one first: its reference is run with it"
 
 
 def test_the_table_has_a_row_for_each_tool() -> None:
     done = {"good.py": dict(findings=[], cpu=1.0, broke=""), "bad.py": dict(findings=[], cpu=1.0, broke="")}
     found = {**done, "bad.py": dict(findings=[_said("TA102")], cpu=3.0, broke="")}
     results = {"torch-audit": found, "bare": done, "torchfix": done}
-    text = audit_peers.report([BAD, GOOD], dict(results=results, versions={"torch-audit": "0.3.0"}))
+    text = audit_peers.report([BAD, GOOD], results, {"torch-audit": "0.3.0"})
     (row,) = [line for line in text.splitlines() if line.startswith("| torch-audit 0.3.0 ")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[2:] == ["2", "1 of 1", "0", "0 of 1", "0", "2.00", "2.00x (2 scripts)"]
+    assert cells[2:] == ["2", "1 of 1", "0", "0 of 1", "0", "2.00", "4.00", "2.00x", "2.00x"]
     assert len([line for line in text.splitlines() if line.startswith("| torch")]) == 2
 
 
