@@ -59,8 +59,11 @@ def rows(told: str) -> dict[str, dict[str, object]]:
 
 def test_a_program_that_draws_from_the_clock_is_compared_in_everything_else(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(UNSTEADY)
-    done = run(tmp_path, "--format", "json", "--output", "told.json", "train.py")
+    done = run(tmp_path, "--oracle=4", "--format", "json", "--output", "told.json", "train.py")
     assert done.returncode == 0, done.stderr
+    answer = json.loads((tmp_path / "told.json").read_text())
+    assert answer["explained"] >= 10, "of 25 iterations, the first and two out of four"
+    assert answer["facts"] > 0
     told = rows((tmp_path / "told.json").read_text())
     assert [row["differ"] for row in told.values()] == [[]] * len(told)
     assert told["stdout"]["unsteady"] == ["stdout:line 2", "stdout:line 3"], told
@@ -75,6 +78,8 @@ def test_a_program_that_behaves_otherwise_when_watched_is_told_with_the_place(tm
     done = run(tmp_path, "train.py")
     assert done.returncode == 5
     assert "train.py DIFFERS under the audit" in done.stderr
+    assert " facts recorded\n" in done.stderr
+    assert "oracle" not in done.stderr
     lines = {line.split("  ")[1]: line for line in done.stderr.splitlines() if line.startswith("  ")}
     assert "differ: line 2" in lines["stdout"]
     assert "differ" in lines["modules at the end"]

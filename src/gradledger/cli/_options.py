@@ -57,7 +57,7 @@ OPTIONS: tuple[Option, ...] = (
         "--oracle",
         "[=EVERY]",
         "Recompute gradients on copies, term by term, in the first iterations and in two out of EVERY (10 when it is "
-        "not given), and say what the optimizer's gradients were made of.",
+        "not given), and say what the optimizer's gradients were made of.  With --selfcheck: in the audited run.",
         alone="10",
     ),
     Option("--help", "", "Show this text."),
@@ -98,7 +98,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     alone = [name for name in NOT_WITH_SELFCHECK if arguments.values[name]] if arguments.values["--selfcheck"] else []
     if alone or (arguments.values["--selfcheck"] and arguments.values["--format"] not in ("text", "json")):
         what = alone[0] if alone else f"--format {arguments.values['--format']}"
-        wanted = "with it --format text or json, --output and --in-place, and nothing else"
+        wanted = "with it --format text or json, --output, --in-place and --oracle, and nothing else"
         raise wrong(f"--selfcheck with {what}", wanted, "gradledger audit")
     return arguments
 

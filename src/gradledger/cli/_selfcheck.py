@@ -32,11 +32,31 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".git", ".venv", "*.pyc")
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """A process to be started: the `words` after the interpreter, its folder, environment and streams."""
+
+    words: tuple[str, ...]
+    folder: Path
+    environment: Mapping[str, str]
+    stdin: bytes
+    out: Path
+    err: Path
+
+
+Launch = Callable[[Start], int]  # runs it to its end; returns the exit code, negative for a signal
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
-    """What one run left, as name -> bits: "stdout:3" is its third line, "file:a/b" the hash of a file, and so on."""
+    """What one run left, as name -> bits: "stdout:3" is its third line, "file:a/b" the hash of a file, and so on.
+
+    Of a watched run also `facts`, how many were recorded, and `explained`, how many iterations the oracle explained.
+    """
 
     bits: Mapping[str, str]
     steps: int
+    facts: int = 0
+    explained: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +71,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The comparison.  `runs`: how often the program ran."""
+    """The comparison.  `runs`: how often the program ran; `exit_code`: of the first run; `facts`, `explained`: as the
+    watched run told (0: it left no report)."""
 
     program: str
     rows: tuple[Row, ...]
     runs: int
     steps: int
+    exit_code: int
+    facts: int
+    explained: int
 
     @property
     def same(self) -> bool:
@@ -68,8 +92,27 @@ KINDS = ("exit code", "stdout", "stderr", "parameters", "gradients", "state", "r
 _LABELS = {"state": "optimizer states", "random": "random states", "modules": "modules at the end", "file": "files"}
 
 
+def spawn(start: Start) -> int:
+    """Run a process of its own."""
+    with start.out.open("wb") as out, start.err.open("wb") as err:
+        return subprocess.run(
+            [sys.executable, *start.words],
+            cwd=start.folder,
+            env=start.environment,
+            input=start.stdin,
+            stdout=out,
+            stderr=err,
+        ).returncode
+
+
 def selfcheck(
-    target: Target, *, in_place: bool = False, stdin: bytes = b"", say: Callable[[str], None] = lambda _: None
+    target: Target,
+    *,
+    in_place: bool = False,
+    stdin: bytes = b"",
+    say: Callable[[str], None] = lambda _: None,
+    oracle: int = 0,
+    launch: Launch = spawn,
 ) -> Answer:
     """Run `target` without and with the audit and compare everything that either leaves.
 
@@ -78,6 +121,8 @@ def selfcheck(
         in_place: run in the working folder itself instead of in copies of it.
         stdin: what each run is given.
         say: told before each run.
+        oracle: every how many iterations the watched run computes gradients again (0: never).
+        launch: how a process is started.
 
     Raises:
         UsageError: the working folder is too large to be copied.
@@ -97,7 +142,7 @@ def selfcheck(
             if not in_place:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(here, folder, symlinks=True, ignore=_LEFT_OUT)
-            return _run(command, folder, scratch, stdin, watched=watched, files=not in_place)
+            return _run(command, folder, scratch, stdin, launch, watched=watched, oracle=oracle, files=not in_place)
 
         say("running it without the audit")
         bare = [once(False)]
@@ -106,7 +151,8 @@ def selfcheck(
         while len(bare) < 3 and any(row.differ for row in compare(bare, watched)):
             say("it differs: running it again without the audit, to see whether it does so by itself")
             bare.append(once(False))
-        return Answer(target.name, compare(bare, watched), len(bare) + 1, bare[0].steps)
+        rows, code = compare(bare, watched), int(bare[0].bits["exit code"])
+        return Answer(target.name, rows, len(bare) + 1, bare[0].steps, code, watched.facts, watched.explained)
 
 
 def compare(bare: Sequence[Left], watched: Left) -> tuple[Row, ...]:
@@ -135,6 +181,8 @@ def render(answer: Answer) -> str:
     lines = [
         f"gradledger: {answer.program} {verdict}",
         f"{answer.runs - 1} run{'s' * (answer.runs > 2)} without the audit, 1 with it; {answer.steps} optimizer steps",
+        f"{answer.facts} facts recorded" if answer.facts else "the audit recorded nothing, or left no report",
+        *([f"the oracle explained {answer.explained} iterations"] if answer.explained else []),
         "",
     ]
     for row in answer.rows:
@@ -153,8 +201,9 @@ def render(answer: Answer) -> str:
 def as_json(answer: Answer) -> str:
     """Schema 1."""
     rows = [{"kind": r.kind, "compared": r.compared, "differ": r.differ, "unsteady": r.unsteady} for r in answer.rows]
-    told = {"schema": 1, "program": answer.program, "same": answer.same, "runs": answer.runs, "steps": answer.steps}
-    return json.dumps(told | {"rows": rows}, indent=2) + "\n"
+    told = {name: getattr(answer, name) for name in ("program", "same", "runs", "steps")}
+    told |= {name: getattr(answer, name) for name in ("exit_code", "facts", "explained")}
+    return json.dumps({"schema": 1} | told | {"rows": rows}, indent=2) + "\n"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -184,9 +233,20 @@ def _command(target: Target, here: Path, folder: Path) -> list[str]:
     return [name, *target.argv]
 
 
-def _run(command: list[str], folder: Path, scratch: Path, stdin: bytes, *, watched: bool, files: bool) -> Left:
+def _run(
+    command: list[str],
+    folder: Path,
+    scratch: Path,
+    stdin: bytes,
+    launch: Launch,
+    *,
+    watched: bool,
+    oracle: int,
+    files: bool,
+) -> Left:
     trail, report, ledger = scratch / "bits.jsonl", scratch / "report.json", scratch / "ledger"
-    trail.unlink(missing_ok=True)
+    for file in (trail, report):
+        file.unlink(missing_ok=True)
     shutil.rmtree(ledger, ignore_errors=True)
     environment = dict(os.environ)
     before = environment.get("PYTHONPATH", "")
@@ -197,15 +257,14 @@ def _run(command: list[str], folder: Path, scratch: Path, stdin: bytes, *, watch
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     own = ["--fail-on", "never", "--format", "json", "--output", str(report), "--run", str(ledger)]
+    own += [f"--oracle={oracle}"] if oracle else []
     words = ["-m", "gradledger", "audit", *own] if watched else []
-    with (scratch / "out").open("wb") as out, (scratch / "err").open("wb") as err:
-        done = subprocess.run(
-            [sys.executable, *words, *command], cwd=folder, env=environment, input=stdin, stdout=out, stderr=err
-        )
-    bits = {"exit code": str(done.returncode)}
-    for stream in ("out", "err"):
-        for number, line in enumerate((scratch / stream).read_bytes().split(b"\n"), 1):
-            bits[f"std{stream}:line {number}"] = line.hex()
+    start = Start((*words, *command), folder, environment, stdin, scratch / "out", scratch / "err")
+    code = launch(start)
+    bits = {"exit code": str(code)}
+    for stream in (start.out, start.err):
+        for number, line in enumerate(stream.read_bytes().split(b"\n"), 1):
+            bits[f"std{stream.name}:line {number}"] = line.hex()
     told = [json.loads(line) for line in trail.read_text().splitlines()] if trail.exists() else []
     steps = 0
     for line in told:
@@ -220,7 +279,8 @@ def _run(command: list[str], folder: Path, scratch: Path, stdin: bytes, *, watch
             bits |= {f"modules:{number}": state for number, state in enumerate(line["modules"])}
     if files:
         bits |= {f"file:{path.relative_to(folder)}": file_digest(path) for path in _files(folder)}
-    return Left(bits, steps)
+    told_by_audit = json.loads(report.read_text()) if report.exists() else {"run": {"events": 0}}
+    return Left(bits, steps, told_by_audit["run"]["events"], (told_by_audit.get("oracle") or {}).get("explained", 0))
 
 
 def _files(folder: Path) -> list[Path]:

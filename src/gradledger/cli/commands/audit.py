@@ -171,6 +171,7 @@ def _selfcheck(arguments: Arguments, target: Target, output: Path | None, stream
         in_place=bool(arguments.values["--in-place"]),
         stdin=_selfcheck.piped(sys.stdin),
         say=lambda text: say(f"gradledger: {text}\n", stream),
+        oracle=int(arguments.values["--oracle"] or 0),
     )
     document = (_selfcheck.as_json if arguments.values["--format"] == "json" else _selfcheck.render)(answer)
     if output is None:
