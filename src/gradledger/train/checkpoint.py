@@ -16,11 +16,11 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -73,6 +73,14 @@ class Checkpoint:
     about: Mapping[str, str] = field(default_factory=dict)
 
 
+class Beside(Protocol):
+    """Other processes that write files of their own into a checkpoint, see `train.ranks`."""
+
+    def begin(self, building: Path) -> None: ...
+
+    def collect(self, building: Path) -> dict[str, dict[str, Any]]: ...
+
+
 def save(
     folder: Path,
     step: int,
@@ -81,6 +89,7 @@ def save(
     *,
     keep: int = 2,
     about: Mapping[str, str] | None = None,
+    beside: Beside | None = None,
 ) -> Path:
     """Write a checkpoint and then let go of the oldest good ones beyond `keep`.
 
@@ -91,6 +100,7 @@ def save(
         facts: anything JSON holds.
         keep: good checkpoints to leave, this one included; 1 or above.
         about: hashes of what decides the run, such as {"config": ..., "split": ..., "code": ...}.
+        beside: who else writes into it: is told once the folder is there, and then asked for what it wrote.
 
     Returns:
         The new folder. Saving the same step again replaces it.
@@ -123,13 +133,15 @@ def save(
         _sweep_up(folder)
         before = next((path for path in candidates(folder) if path.name != final.name), None)
         building.mkdir()
+        if beside is not None:
+            beside.begin(building)
         told = {
             "format": FORMAT,
             "step": step,
             "about": dict(about or {}),
             "parent": None if before is None else _parent(before),
         }
-        pointer = _write(building, parts, text, told)
+        pointer = _write(building, parts, text, told, beside)
         if final.exists():
             # A folder cannot be replaced in one move: the old one steps aside first, and is found again if we die here.
             final.rename(folder / f"{final.name}.old")
@@ -153,21 +165,21 @@ def save(
     return final
 
 
-def load(folder: Path) -> Checkpoint:
+def load(folder: Path, *, parts: Callable[[str], bool] = lambda name: True) -> Checkpoint:
     """Read the newest checkpoint under `folder` whose files are all as they were written.
+
+    Args:
+        parts: which to read, by name; the bytes of all are compared with what was written.
 
     Raises:
         CheckpointError: there is none; the text says what was found and why each was refused.
     """
     rejected: list[Rejected] = []
     for path in candidates(folder):
-        wrong = complaint(path, deep=True)
-        if wrong is None:
-            parts = {file.stem: load_file(file) for file in files_of(path) if file.suffix == ".safetensors"}
-            facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
-            about = read_manifest(path).get("about", {})
-            return Checkpoint(path, step_of(path), parts, facts, tuple(rejected), about)
-        rejected.append(Rejected(path, wrong))
+        try:
+            return replace(read(path, parts=parts), rejected=tuple(rejected))
+        except CheckpointError as damaged:
+            rejected.append(Rejected(path, damaged.got))
     found = "; ".join(f"{one.path.name}: {one.reason}" for one in rejected)
     raise CheckpointError(
         got=found or "no checkpoint at all",
@@ -177,8 +189,38 @@ def load(folder: Path) -> Checkpoint:
     )
 
 
+def read(path: Path, *, parts: Callable[[str], bool] = lambda name: True) -> Checkpoint:
+    """Read one checkpoint folder, as `load` does.
+
+    Raises:
+        CheckpointError: it is not what was written; `got` is the reason.
+    """
+    wrong = complaint(path, deep=True)
+    if wrong is not None:
+        raise CheckpointError(
+            got=wrong, wanted="a whole checkpoint", where=str(path), next_step="take the one before it: load() does"
+        )
+    files = [file for file in files_of(path) if file.suffix == ".safetensors" and parts(file.stem)]
+    facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+    about = read_manifest(path).get("about", {})
+    return Checkpoint(path, step_of(path), {file.stem: load_file(file) for file in files}, facts, (), about)
+
+
+def write_part(building: Path, part: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """One more part of a checkpoint that another process is writing, on the disk; its entry of the manifest."""
+    path = building / f"{part}.safetensors"
+    save_file(_own(tensors), path)
+    path.chmod(_usual_mode(building))
+    fsync(path)
+    return {path.name: {**_told(tensors), "bytes": path.stat().st_size, "sha256": file_digest(path)}}
+
+
 def _write(
-    building: Path, parts: Mapping[str, Mapping[str, torch.Tensor]], facts: str, told: dict[str, Any]
+    building: Path,
+    parts: Mapping[str, Mapping[str, torch.Tensor]],
+    facts: str,
+    told: dict[str, Any],
+    beside: Beside | None,
 ) -> Path | None:
     """Every file of a checkpoint, the manifest included, on the disk; gives the file that is to become `LATEST`.
 
@@ -189,7 +231,7 @@ def _write(
     with ThreadPoolExecutor(8, "gradledger-checkpoint") as pool:
         path = building / FACTS
         path.write_text(facts, encoding="utf-8")
-        mode = path.stat().st_mode & 0o777  # what the umask leaves; safetensors lets nobody else read its files
+        mode = _usual_mode(building)
         files[path.name] = {}
         hashed = {path.name: pool.submit(file_digest, path)}
         synced = [pool.submit(fsync, path)]
@@ -202,10 +244,10 @@ def _write(
             path.chmod(mode)
             synced.append(pool.submit(fsync, path))  # the disk at once, where there are fewer cores than threads
             hashed[path.name] = pool.submit(file_digest, path)
-            files[path.name] = {
-                "tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
-            }
+            files[path.name] = _told(tensors)
         pointer = _pointer(building)
+        if beside is not None:
+            files |= beside.collect(building)
         for name, digest in hashed.items():
             files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest.result()}
         manifest = told | {"files": files}
@@ -258,6 +300,15 @@ def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         taken.add(tensor.untyped_storage().data_ptr())
         owned[name] = tensor
     return owned
+
+
+def _told(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {"tensors": {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}}
+
+
+def _usual_mode(building: Path) -> int:
+    """What the umask leaves of a file in this folder; safetensors lets nobody else read its files."""
+    return building.stat().st_mode & 0o666
 
 
 def _bytes(tensors: Mapping[str, torch.Tensor]) -> int:

@@ -12,13 +12,14 @@
 What is kept: weights, buffers (also those that are not persistent), which parameters are frozen, which modules are in
 eval mode, optimizers by parameter name, schedulers, scalers, shadow copies, the global random streams of python, numpy
 and torch on every device, named generators, counters, and whatever has `state_dict` and `load_state_dict`. Loading
-looks at everything first and changes nothing when something does not fit.
+looks at everything first and changes nothing when something does not fit. Of several ranks, see `ranks=True`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,6 +30,7 @@ from torch import nn
 from gradledger.core.checkpoints import candidates
 from gradledger.core.errors import GradledgerError
 from gradledger.train import _module_state, checkpoint, optimizer_state, seed
+from gradledger.train import ranks as every_rank
 from gradledger.train._tree import decode, encode
 from gradledger.train.shadow import Shadow
 
@@ -64,6 +66,8 @@ class RunState:
         counters: Mapping[str, int] | None = None,
         about: Mapping[str, str] | None = None,
         gradients: bool = False,
+        ranks: bool = False,
+        wait_s: float = 600.0,
         **named: Any,
     ) -> None:
         """Register what the run consists of.
@@ -72,12 +76,16 @@ class RunState:
             counters: their first values.
             about: hashes or texts that must be equal when the run goes on ({"config": ..., "split": ..., "code": ...}).
             gradients: keep `.grad` too, for a save in the middle of an accumulation. Otherwise save between steps.
+            ranks: one checkpoint of all ranks of `torch.distributed`: each makes a RunState of the same things, and
+                each calls `save` and `load`, with one folder that all see. What is equal on all is written once, by
+                rank 0; random streams, positions of samplers and whatever else differs come back on their own rank.
+            wait_s: how long a rank waits there for the others, s.
             named: modules, optimizers, `Shadow`s, numpy and torch generators, and `Stateful`s. The names are those of
                 the files and of the error texts.
 
         Raises:
             ResumeError: something has no state, an optimizer trains a parameter that no registered module holds, or
-                nothing was given.
+                nothing was given. RanksError: ranks without a process group, or parameters in pieces over the ranks.
         """
         self.counters: dict[str, int] = {"optimizer_step": 0, **(counters or {})}
         self.named = dict(named)
@@ -92,8 +100,11 @@ class RunState:
             self._register(name, one)
         if not named:
             raise _error("nothing", "at least a model", "pass model=..., optimizer=...", "RunState")
+        for name, module in self._models.items():
+            every_rank.refuse_sharded(name, module)
         for optimizer in self._optimizers.values():
             optimizer_state.check_names(optimizer, self._parameters())
+        self._ranks = every_rank.Ranks(wait_s) if ranks else None
 
     def _register(self, name: str, one: Any) -> None:
         if isinstance(one, Shadow):
@@ -136,10 +147,18 @@ class RunState:
         Raises:
             CheckpointError: it could not be written; the one before is untouched.
             TreeError: a state holds what cannot be saved without pickle.
+            RanksError: with `ranks=True`, a rank did not come.
         """
-        parts, told = self._capture()
-        own = {"kind": KIND, "state": told, "facts": dict(facts or {})}
-        return checkpoint.save(Path(folder), step, parts, own, keep=keep, about=self._about)
+        own = {"kind": KIND, "facts": dict(facts or {})}
+        if self._ranks is None:
+            parts, told = self._capture()
+            return checkpoint.save(Path(folder), step, parts, {**own, "state": told}, keep=keep, about=self._about)
+        captured: Any
+        try:
+            captured = self._capture()
+        except GradledgerError as error:
+            captured = error
+        return every_rank.save(self._ranks, Path(folder), step, captured, own, keep=keep, about=self._about)
 
     def _capture(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -156,6 +175,7 @@ class RunState:
         if others:
             parts["others"] = others
         parts["random"], told["random"] = seed.capture(self._numpy, self._torch)
+        told["process"] = every_rank.here()
         return parts, told
 
     # ----------------------------------------------------------------------------------------------------------- load
@@ -179,12 +199,17 @@ class RunState:
                 + self._lost(),
                 f"RunState.load from {folder}",
             )
-        saved = checkpoint.load(folder)
+        saved = checkpoint.load(folder) if self._ranks is None else every_rank.load(self._ranks, folder)
         where = f"RunState.load from {saved.path}"
         if saved.facts.get("kind") != KIND:
             raise _error("a checkpoint that no RunState wrote", KIND, "load it with the program that wrote it", where)
-        told = saved.facts["state"]
-        wrong = self._misfits(saved, told)
+        wrong = every_rank.misfits(saved.facts["state"], together=self._ranks is not None)
+        told: dict[str, Any] = {}
+        if not wrong:
+            parts, told = every_rank.of_rank(saved, self._ranks.rank if self._ranks is not None else 0)
+            saved = replace(saved, parts=parts, facts=saved.facts["facts"])
+            wrong = self._misfits(saved, told)
+        wrong = every_rank.agreed(self._ranks, wrong)
         if wrong:
             raise _error(
                 "; ".join(wrong),
@@ -193,9 +218,7 @@ class RunState:
                 where,
             )
         self._apply(saved.parts, told, where)
-        return checkpoint.Checkpoint(
-            saved.path, saved.step, saved.parts, saved.facts["facts"], saved.rejected, saved.about
-        )
+        return saved
 
     def _misfits(self, saved: checkpoint.Checkpoint, told: Mapping[str, Any]) -> list[str]:
         """Everything that does not fit, at once."""
@@ -234,23 +257,25 @@ class RunState:
     def _apply(self, parts: Mapping[str, Mapping[str, torch.Tensor]], told: Mapping[str, Any], where: str) -> None:
         # Foreign code first: if it refuses, only itself and those before it are to be put back.
         before: dict[str, tuple[Any, dict[str, torch.Tensor]]] = {}
+        refused: Exception | None = None
+        name = ""
         try:
             for name, one in self._others.items():
                 text, tensors = encode(one.state_dict(), name)
                 before[name] = text, {key: tensor.clone() for key, tensor in tensors.items()}
                 one.load_state_dict(_owned(decode(told["others"][name]["state"], parts.get("others", {}))))
         except Exception as cause:
-            refused = name
+            refused = cause
+        by = name
+        wrong = every_rank.agreed(self._ranks, [] if refused is None else [f"{type(refused).__name__}: {refused}"])
+        if wrong:
             for name, (text, tensors) in before.items():
                 # What refused a state may refuse its own as well; the others are still to be put back.
                 with contextlib.suppress(Exception):
                     self._others[name].load_state_dict(decode(text, tensors))
             raise _error(
-                f"{type(cause).__name__}: {cause}",
-                f"a state that {refused} takes",
-                "build it as the saved run did",
-                where,
-            ) from cause
+                "; ".join(wrong), f"a state that {by} takes", "build it as the saved run did", where
+            ) from refused
         for name, module in self._models.items():
             _module_state.restore(module, parts[name], told["models"][name])
         for name, optimizer in self._optimizers.items():
