@@ -13,6 +13,7 @@ from gradledger.train.param_groups import Group as Group
 from gradledger.train.param_groups import ParamGroupError as ParamGroupError
 from gradledger.train.param_groups import decay_groups as decay_groups
 from gradledger.train.param_groups import exact_cover as exact_cover
+from gradledger.train.ranks import RanksError as RanksError
 from gradledger.train.run_state import ResumeError as ResumeError
 from gradledger.train.run_state import RunState as RunState
 from gradledger.train.seed import SeedError as SeedError
