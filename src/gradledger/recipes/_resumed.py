@@ -60,5 +60,5 @@ def trained(
             for name, values in told.items():
                 setattr(run, name, values)
             stop = None
-        trial.tell(run.state.counters["epoch"], epochs, loss=run.losses[-1] if run.losses else float("nan"))
+        trial.tell(run.state.counters["epoch"], epochs, **({"loss": run.losses[-1]} if run.losses else {}))
     return run

@@ -18,6 +18,7 @@ CROPS, LEAK, SHORTCUT, RISK, WORST, CURVES = (
 )  # fmt: skip
 Kept = Mapping[str, Mapping[str, NDArray[Any]]]
 DPI = 100
+CELLS = 10  # crops in a picture of them
 
 
 def draw(
@@ -55,14 +56,17 @@ def _shown(axes: Any, image: NDArray[np.uint8], title: str) -> None:
 
 def _crops(figure: Any, data: Data) -> Any:
     recording = data.recording
-    kinds = sorted(set(zip(recording.line, recording.condition, strict=True)))[:9]
-    cells = figure.subplots(2, max(5, -(-len(kinds) // 2))).ravel()
+    kinds = sorted(zip(recording.line, recording.condition, range(len(recording.ids)), strict=True))
+    first = {(line, condition): at for line, condition, at in reversed(kinds)}
+    chosen = sorted(first.values(), key=lambda at: (recording.line[at], recording.condition[at]))[:CELLS]
+    between = np.linspace(0, len(recording.ids) - 1, CELLS).astype(int).tolist()  # where there are few kinds
+    chosen += [at for at in between if at not in chosen][: CELLS - len(chosen)]
+    cells = figure.subplots(2, CELLS // 2).ravel()
     for axes in cells:
         axes.set_axis_off()
-    for axes, kind in zip(cells, kinds, strict=False):
-        at = next(i for i in range(len(recording.ids)) if (recording.line[i], recording.condition[i]) == kind)
+    for axes, at in zip(cells, chosen, strict=False):
         label = f"{recording.offset[at, 0]:+.2f} {data.unit}"
-        _shown(axes, recording.images[at], f"{kind[0]}, {kind[1]}\n{label}")
+        _shown(axes, recording.images[at], f"{recording.line[at]}, {recording.condition[at]}\n{label}")
     return figure
 
 
@@ -77,9 +81,9 @@ def _leak(figure: Any, data: Data, finished: Sequence[Attempt], kept: Kept) -> A
         axes.text(place, max(one.grouped, one.random), f"leak {one.leak:+.3f}{bounds}", ha="center", va="bottom")
     axes.set_xticks(range(len(gaps)), [one.model for one in gaps])
     axes.set(ylabel=f"mean absolute error, {data.unit}", title="The same arm, the test side cut two ways")
-    axes.margins(y=0.15)
+    axes.margins(x=0.1, y=0.15)
     if gaps:
-        axes.legend(loc="lower center")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
