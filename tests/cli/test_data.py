@@ -118,6 +118,18 @@ def test_learnable(tmp_path: Path) -> None:
     assert run("learnable", tmp_path / "six.npz", "--inputs", "pose")[0] == 2
 
 
+def test_learnable_of_recordings(digits: Path, tmp_path: Path) -> None:
+    given: tuple[Any, ...] = ("learnable", digits, "--inputs", "pixels", "--classes", "label", "--json", tmp_path / "o")
+    code, text = run(*given)
+    assert code == 1
+    assert "as frames of one recording do" in text
+    assert json.loads((tmp_path / "o").read_text())["side_by_side"] is True
+    code, text = run(*given, "--group", "block")
+    assert code == 0, text
+    assert "recording" not in text
+    assert run(*given, "--group", "night")[0] == 2
+
+
 def test_lerobot(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "f.npz", episode=np.arange(30) // 10, action=rng.normal(size=(30, 2)).astype(np.float32))

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from gradledger.data.errors import DataError, LearnabilityError
 from gradledger.data.learnability import label_conflicts, noise_floor, require_reachable
+from gradledger.data.neighbours import nearest
 
 JOINTS = ["q1", "q2", "q3", "q4", "q5", "q6"]
 
@@ -117,6 +118,88 @@ def test_label_conflicts() -> None:
     assert (torn.duplicates, torn.contradictions) == (50, 50)
     assert "50 of 50 pairs of equal inputs have different classes" in str(torn)
     assert label_conflicts(digits, [f"class {one}" for one in digit]).share == clean.share
+
+
+def recordings(count: int = 40, frames: int = 50, seed: int = 0) -> tuple[Any, Any, list[int]]:
+    """Frames: a slow input, and a target that is a constant of its recording and so no function of the input."""
+    rng = np.random.default_rng(seed)
+    begin = rng.uniform(-1, 1, (count, 1, 2))
+    x = begin + 0.01 * np.cumsum(rng.normal(size=(count, frames, 2)), axis=1)
+    y = np.repeat(rng.normal(size=count), frames)
+    return x.reshape(-1, 2), y, np.repeat(np.arange(count), frames).tolist()
+
+
+def test_frames_of_one_recording_are_not_called_learnable() -> None:
+    x, y, episode = recordings()
+    got = noise_floor(x, y)
+    assert got.ratio < 0.2  # what it would be without a word
+    assert got.side_by_side
+    assert not got.learnable
+    assert "not known of new recordings" in str(got)
+    assert "Next: pass the groups (the recording of each row)" in str(got)
+    told = noise_floor(x, y, groups=episode)
+    assert told.ratio > 0.8
+    assert not told.learnable
+    assert "does not follow from the input" in str(told)
+    assert "recording" not in str(told)
+    wide = np.column_stack([x, np.zeros((len(x), 20))])  # the same through blocks of products, not a tree
+    assert noise_floor(wide, y, groups=episode).floor == pytest.approx(told.floor, rel=1e-9)
+    shuffled = np.random.default_rng(1).permutation(len(x))
+    again = noise_floor(x[shuffled], y[shuffled], groups=[episode[at] for at in shuffled])
+    assert again.floor == pytest.approx(told.floor, rel=1e-9)
+
+
+def test_pairs_across_groups_are_those_of_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    for dimensions in (2, 20):
+        rows, groups = rng.normal(size=(300, dimensions)), rng.integers(0, 4, 300)
+        rows[:100] *= 0.01  # one clump, mostly of groups that are near themselves
+        groups[:90] = 0
+        distance = np.square(rows[:, None] - rows[None]).sum(axis=2)
+        distance[groups[:, None] == groups[None]] = np.inf
+        wanted = np.argsort(distance, axis=1, kind="stable")[:, :7]
+        asked = np.arange(0, 300, 3)
+        square, index = nearest(rows, 7, queries=asked, groups=groups)
+        np.testing.assert_array_equal(index, wanted[asked])
+        np.testing.assert_allclose(square, np.take_along_axis(distance, wanted, 1)[asked], rtol=1e-9)
+
+
+def test_a_function_of_the_input_stays_one_across_recordings() -> None:
+    x, _, episode = recordings(200, 20)
+    y = np.sin(3 * x[:, 0]) + x[:, 1]
+    got = noise_floor(x, y, groups=episode)
+    assert got.ratio < 0.05
+    assert got.learnable
+    assert "is a function of the input" in str(got)
+
+
+def test_sorted_rows_can_be_declared_independent() -> None:
+    x = np.sort(np.random.default_rng(0).uniform(size=1000))
+    got = noise_floor(x[:, None], np.sin(9 * x))
+    assert got.side_by_side
+    assert noise_floor(x[:, None], np.sin(9 * x), groups=range(1000)).learnable
+    assert noise_floor(x[:, None], np.sin(9 * x), groups=[None] * 1000).learnable
+    pose, q = planar(2000)
+    assert not noise_floor(pose, q).side_by_side
+
+
+def test_classes_of_one_recording() -> None:
+    """Digits in the order of their writers; sorted by class alone, rows are no recording."""
+    digits, digit = load_digits(return_X_y=True)
+    got = label_conflicts(digits, digit)
+    assert got.side_by_side
+    assert not got.learnable
+    assert "pass the groups" in str(got)
+    told = label_conflicts(digits, digit, groups=(np.arange(len(digit)) // 130).tolist())
+    assert got.share < told.share < 0.1
+    assert told.learnable
+    order = np.random.default_rng(0).permutation(len(digit))
+    by_class = order[np.argsort(digit[order], kind="stable")]
+    assert not label_conflicts(digits[by_class], digit[by_class]).side_by_side
+    with pytest.raises(LearnabilityError, match="got 1797 group values of 1 groups"):
+        label_conflicts(digits, digit, groups=[0] * len(digit))
+    with pytest.raises(LearnabilityError, match="got 3 group values"):
+        noise_floor(digits, digit, groups=[0, 1, 2])
 
 
 def test_refusals() -> None:

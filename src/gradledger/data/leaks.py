@@ -101,14 +101,27 @@ def burst_test(
     rng = np.random.default_rng(rng_seed)
     asked = np.arange(count) if count <= QUERIES else np.sort(rng.choice(count, QUERIES, replace=False))
     _, index = nearest(rows, 1, queries=asked)
-    gap = np.abs(index[:, 0] - asked)
+    return of_neighbours(asked, index[:, 0], count, labels=labels, windows=spans)
+
+
+def of_neighbours(
+    asked: NDArray[np.int64],
+    nearest_row: NDArray[np.int64],
+    count: int,
+    *,
+    labels: Sequence[Hashable] | None = None,
+    windows: Sequence[int] | None = None,
+) -> Bursts:
+    """`burst_test` where the nearest row of each asked row, of `count` rows, is known already."""
+    spans = [max(1, round(share * count)) for share in WINDOWS] if windows is None else windows
+    gap = np.abs(nearest_row - asked)
     of = None
     if labels is not None:
         number: dict[Hashable, int] = {}
         of = np.array([number.setdefault(label, len(number)) for label in labels], np.int64)
     found = []
     for span in dict.fromkeys(spans):
-        chance = _chance(asked, index[:, 0], span, count, of)
+        chance = _chance(asked, nearest_row, span, count, of)
         # Twice the binomial variance: two rows that are each other's nearest are one piece of evidence.
         error = np.sqrt(2 * np.sum(chance * (1 - chance))) / len(asked) + 1e-9
         found.append(Window(span, float(np.mean(gap <= span)), float(chance.mean()), float(error)))

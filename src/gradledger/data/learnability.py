@@ -2,11 +2,15 @@
 
 A regression target that is no function of its input has a floor set by the variance that is left when the input is
 known. No architecture and no learning rate moves it, and the loss curve that it gives looks like a converged one.
+
+Nearest pairs say something of new data only where they are no neighbours in time: two frames of one recording share
+what the inputs do not tell, so any target seems to follow from any input. With `groups`, pairs are looked for across
+recordings; without, the order of the rows is looked at, and where pairs lie side by side nothing is called learnable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +19,15 @@ from numpy.typing import NDArray
 
 from gradledger.data._array import as_array
 from gradledger.data.errors import LearnabilityError
+from gradledger.data.leaks import Bursts, of_neighbours
 from gradledger.data.neighbours import features, nearest, standardised
 
 # Neighbours of a row that the line is drawn through, and rows that are asked at most.
 NEIGHBOURS, QUERIES = 10, 20_000
 # A floor above this share of the variance is said to be no function of the input.
 NO_FUNCTION = 0.5
+# Nearest pairs farther apart than this, in standard deviations, leave the line to guess.
+FAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Floor:
     nearest: (A,) half the mean squared difference of nearest pairs, an upper bound (up to chance) that needs no line.
     variance: (A,) of the targets. distance: of nearest pairs, in standard deviations of the inputs: where it is not
     small, the data are too few to tell. duplicates: pairs of exactly equal inputs; contradictions: those with
-    different targets.
+    different targets. bursts: where the nearest rows lie in the file, None where groups were given.
     """
 
     floor: tuple[float, ...]
@@ -43,6 +50,7 @@ class Floor:
     duplicates: int
     contradictions: int
     samples: int
+    bursts: Bursts | None = None
 
     @property
     def mse(self) -> float:
@@ -56,20 +64,24 @@ class Floor:
         return float(np.sum(self.floor)) / total if total > 0 else 0.0
 
     @property
+    def side_by_side(self) -> bool:
+        """Nearest rows are neighbours in the file and no groups were given: the floor may be that of one recording."""
+        return self.bursts is not None and self.bursts.found
+
+    @property
     def learnable(self) -> bool:
-        """Below half of the variance for all outputs together."""
-        return self.ratio < NO_FUNCTION
+        """Below half of the variance for all outputs together, and not only among rows side by side."""
+        return self.ratio < NO_FUNCTION and not self.side_by_side
 
     def __str__(self) -> str:
-        verdict = (
-            "the target is a function of the input"
-            if self.ratio < 0.05
-            else (
-                "part of the target follows from the input"
-                if self.learnable
-                else "the target does not follow from the input"
-            )
-        )
+        if self.ratio >= NO_FUNCTION:
+            verdict = "the target does not follow from the input"
+        elif self.side_by_side:
+            verdict = "not known of new recordings"
+        elif self.ratio < 0.05:
+            verdict = "the target is a function of the input"
+        else:
+            verdict = "part of the target follows from the input"
         each = ", ".join(
             f"{name} {floor / variance if variance > 0 else 0.0:.4f}"
             for name, floor, variance in zip(self.names, self.floor, self.variance, strict=True)
@@ -77,7 +89,9 @@ class Floor:
         text = f"floor/variance {self.ratio:.4f} ({verdict}); floor of the MSE {self.mse:.4g}; per output: {each}"
         if self.contradictions:
             text += f"; {self.contradictions} of {self.duplicates} pairs of equal inputs have different targets"
-        return text
+        if self.distance > FAR:
+            text += f"; nearest pairs are {self.distance:.2g} standard deviations apart: the floor may be lower"
+        return text + _beside(self.bursts)
 
 
 def noise_floor(
@@ -86,6 +100,7 @@ def noise_floor(
     *,
     names: Sequence[str] | None = None,
     angles: Sequence[str] = (),
+    groups: Sequence[Hashable] | None = None,
     neighbours: int = NEIGHBOURS,
     rng_seed: int = 0,
 ) -> Floor:
@@ -99,11 +114,13 @@ def noise_floor(
         inputs: (N, ...) numbers, standardised here column by column. targets: (N,) or (N, A) numbers.
         names: of the outputs, "0", "1", ... when not given.
         angles: names of outputs that are angles in rad, compared on the circle: -pi and pi are one joint position.
+        groups: the recording (episode, burst, writer) of each row; pairs are then of two recordings. A value of its own
+            for each row says that rows are independent and merely sorted. See `Floor.side_by_side`.
         neighbours: p runs from 1 to this.
         rng_seed: which 20,000 rows ask, where there are more.
 
     Raises:
-        LearnabilityError: lengths that differ, or fewer than 100 rows. DataError: NaN or Inf.
+        LearnabilityError: lengths that differ, fewer than 100 rows, or a single group. DataError: NaN or Inf.
     """
     rows = standardised(features(inputs, where="noise_floor inputs"))
     goal = features(targets, where="noise_floor targets")
@@ -117,7 +134,8 @@ def noise_floor(
             next_step="pass the inputs and targets of one and the same set of samples",
         )
     asked = _asked(len(rows), rng_seed)
-    square, index = nearest(rows, neighbours, queries=asked)
+    of = _numbers(groups, len(rows), "noise_floor")
+    square, index = nearest(rows, neighbours, queries=asked, groups=of)
     half = 0.5 * np.square(goal[index] - goal[asked][:, None, :])  # (Q, P, A)
     turns = [at for at, title in enumerate(titles) if title in angles]
     # Half the squared chord, which is half the squared difference of (cos, sin).
@@ -136,6 +154,7 @@ def noise_floor(
         duplicates,
         contradictions,
         len(rows),
+        of_neighbours(asked, index[:, 0], len(rows)) if of is None else None,
     )
 
 
@@ -145,7 +164,7 @@ class Conflicts:
 
     share: of nearest pairs with different classes; close: the same among the tenth of pairs that are nearest; chance:
     what independent classes would give. duplicates, contradictions: as in `Floor`. pairs: up to ten (i, j) of closest
-    pairs with different classes. classes: how many there are.
+    pairs with different classes. classes: how many there are. bursts: as in `Floor`.
     """
 
     share: float
@@ -156,6 +175,17 @@ class Conflicts:
     pairs: tuple[tuple[int, int], ...]
     classes: int
     samples: int
+    bursts: Bursts | None = None
+
+    @property
+    def side_by_side(self) -> bool:
+        """As of `Floor`; rows sorted by class are none."""
+        return self.bursts is not None and self.bursts.found
+
+    @property
+    def learnable(self) -> bool:
+        """Fewer than half as many pairs disagree as by chance, and not only among rows side by side."""
+        return self.share < 0.5 * self.chance and not self.side_by_side
 
     @property
     def error(self) -> float:
@@ -174,17 +204,19 @@ class Conflicts:
         )
         if self.contradictions:
             text += f"; {self.contradictions} of {self.duplicates} pairs of equal inputs have different classes"
-        return text
+        return text + _beside(self.bursts)
 
 
-def label_conflicts(inputs: Any, labels: Any, *, rng_seed: int = 0) -> Conflicts:
+def label_conflicts(
+    inputs: Any, labels: Any, *, groups: Sequence[Hashable] | None = None, rng_seed: int = 0
+) -> Conflicts:
     """Nearest pairs whose classes differ.
 
     Args:
-        inputs: (N, ...) numbers. labels: (N,) classes: numbers or text.
+        inputs: (N, ...) numbers. labels: (N,) classes: numbers or text. groups: as for `noise_floor`.
 
     Raises:
-        LearnabilityError: lengths that differ, or fewer than 100 rows.
+        LearnabilityError: lengths that differ, fewer than 100 rows, or a single group.
     """
     rows = standardised(features(inputs, where="label_conflicts inputs"))
     array, _ = as_array(labels)
@@ -199,7 +231,8 @@ def label_conflicts(inputs: Any, labels: Any, *, rng_seed: int = 0) -> Conflicts
     kinds, of = np.unique(np.array(words, dtype="U"), return_inverse=True)
     of = of.reshape(-1)
     asked = _asked(len(rows), rng_seed)
-    square, index = nearest(rows, 1, queries=asked)
+    apart = _numbers(groups, len(rows), "label_conflicts")
+    square, index = nearest(rows, 1, queries=asked, groups=apart)
     other = of[index[:, 0]] != of[asked]
     order = np.argsort(square[:, 0], kind="stable")
     closest = order[: max(1, len(order) // 10)]
@@ -215,6 +248,7 @@ def label_conflicts(inputs: Any, labels: Any, *, rng_seed: int = 0) -> Conflicts
         tuple((int(asked[at]), int(index[at, 0])) for at in torn),
         len(kinds),
         len(rows),
+        of_neighbours(asked, index[:, 0], len(rows), labels=words) if apart is None else None,
     )
 
 
@@ -234,6 +268,34 @@ def require_reachable(threshold: float, floor: float, *, metric: str = "MSE") ->
         wanted=f"at least the floor of these data, {floor:.4g}",
         where="require_reachable",
         next_step="add inputs that tell these samples apart, restrict the targets, or state another goal",
+    )
+
+
+def _numbers(groups: Sequence[Hashable] | None, count: int, where: str) -> NDArray[np.int64] | None:
+    """Groups as numbers from 0; None is no value, and such a row a group of its own."""
+    if groups is None:
+        return None
+    known: dict[Hashable, int] = {}
+    alone = (("alone", at) if group is None else group for at, group in enumerate(groups))
+    of = np.array([known.setdefault(group, len(known)) for group in alone], np.int64)
+    if len(of) != count or len(known) < 2:
+        raise LearnabilityError(
+            got=f"{len(of)} group values of {len(known)} groups for {count} rows",
+            wanted="a group for each row, at least two groups",
+            where=where,
+            next_step="pass the recording of each row; with one recording, what holds in another cannot be told",
+        )
+    return of
+
+
+def _beside(bursts: Bursts | None) -> str:
+    """What the user has to know of rows whose nearest row lies beside them."""
+    if bursts is None or not bursts.found:
+        return ""
+    return (
+        f". Rows lie beside their nearest rows in the file ({bursts.worst}), as frames of one recording do: among "
+        "those any target seems to follow from any input. Next: pass the groups (the recording of each row), or a "
+        "value of its own for each row if rows are independent and only sorted"
     )
 
 

@@ -50,29 +50,68 @@ def standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def nearest(
-    rows: NDArray[np.float64], count: int, *, queries: NDArray[np.int64] | None = None
+    rows: NDArray[np.float64],
+    count: int,
+    *,
+    queries: NDArray[np.int64] | None = None,
+    groups: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(squared distances, indices), each (Q, count): the nearest other rows of each query row, nearest first.
 
     queries: which rows ask, all when None. A row is never its own neighbour; an equal one is, at distance 0.
+    groups: (N,) numbers; rows of a row's own group are not its neighbours either. Each group leaves at least one row.
     """
     asked = np.arange(len(rows)) if queries is None else queries
-    count = min(count, len(rows) - 1)
+    # Of each group as many rows are left as are not in it.
+    count = min(count, len(rows) - (1 if groups is None else int(np.bincount(groups).max())))
     if rows.shape[1] <= TREE:
         tree = needs("scipy.spatial", purpose="nearest neighbours").cKDTree(rows)
+        if groups is not None:
+            return _foreign(tree, rows, count, asked, groups)
         distance, index = tree.query(rows[asked], k=count + 1)
         return _without_self(np.square(distance), index.astype(np.int64), asked)
     squares = np.einsum("nd,nd->n", rows, rows)
     block = max(1, BLOCK // (8 * len(rows)))
-    found = [_block(rows, squares, asked[at : at + block], count) for at in range(0, len(asked), block)]
+    found = [_block(rows, squares, asked[at : at + block], count, groups) for at in range(0, len(asked), block)]
     return np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found])
 
 
+def _foreign(
+    tree: Any, rows: NDArray[np.float64], count: int, asked: NDArray[np.int64], groups: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """From a tree that knows no groups: ask for more neighbours until each row has enough of other groups."""
+    squares, found = np.empty((len(asked), count)), np.empty((len(asked), count), np.int64)
+    open_, width = np.arange(len(asked)), 4 * count
+    while len(open_):
+        width = min(width, len(rows))
+        step = max(1, BLOCK // (16 * width))
+        later = []
+        for at in range(0, len(open_), step):
+            part = open_[at : at + step]
+            answer = tree.query(rows[asked[part]], width)
+            distance, index = (np.asarray(one).reshape(len(part), width) for one in answer)
+            other = groups[index] != groups[asked[part], None]
+            enough = other.sum(axis=1) >= count
+            # The first `count` foreign ones, in order: a stable sort brings them to the front.
+            order = np.argsort(~other[enough], axis=1, kind="stable")[:, :count]
+            squares[part[enough]] = np.square(np.take_along_axis(distance[enough], order, 1))
+            found[part[enough]] = np.take_along_axis(index[enough], order, 1)
+            later.append(part[~enough])
+        open_, width = np.concatenate(later), 4 * width
+    return squares, found
+
+
 def _block(
-    rows: NDArray[np.float64], squares: NDArray[np.float64], asked: NDArray[np.int64], count: int
+    rows: NDArray[np.float64],
+    squares: NDArray[np.float64],
+    asked: NDArray[np.int64],
+    count: int,
+    groups: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     table = squares[asked, None] + squares[None, :] - 2.0 * (rows[asked] @ rows.T)
     table[np.arange(len(asked)), asked] = np.inf
+    if groups is not None:
+        table[groups[asked, None] == groups[None, :]] = np.inf
     index = np.argpartition(table, count - 1, axis=1)[:, :count]
     # Exact for the few that were chosen: the product form loses digits where rows are close.
     exact = np.square(rows[asked, None, :] - rows[index]).sum(axis=2)

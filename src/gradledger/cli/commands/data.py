@@ -199,6 +199,9 @@ def learnable(
     targets: Annotated[str, typer.Option(metavar="COLUMNS", help="What it is to say: numbers.")] = "",
     classes: Annotated[str, typer.Option(metavar="COLUMN", help="What it is to say: a class.")] = "",
     angles: Annotated[str, typer.Option(metavar="COLUMNS", help="Targets in rad, compared on the circle.")] = "",
+    group: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The recording of each row; pairs are then of two recordings.")
+    ] = "",
     goal: Annotated[float | None, typer.Option(help="An MSE, or an error, that is to be reached.")] = None,
     as_json: AsJson = None,
 ) -> None:
@@ -213,18 +216,21 @@ def learnable(
         rows = tables.read(Path(table))
         rows.rows()
         given = rows.matrix(_words(inputs))
+        groups = _plain(rows.column(group, "--group").tolist()) if group else None
         if targets:
             names, goals = rows.titles(_words(targets)), rows.matrix(_words(targets))
             turning = [name for name in names if name in _words(angles) or name.partition("[")[0] in _words(angles)]
-            floor = learnability.noise_floor(given, goals, names=names, angles=turning)
+            floor = learnability.noise_floor(given, goals, names=names, angles=turning, groups=groups)
             _say(str(floor))
-            document.update(ratio=floor.ratio, mse=floor.mse, floor=dict(zip(floor.names, floor.floor, strict=True)))
+            document.update(side_by_side=floor.side_by_side, ratio=floor.ratio, mse=floor.mse)
+            document.update(floor=dict(zip(floor.names, floor.floor, strict=True)))
             bottom, fine, metric = floor.mse, floor.learnable, "MSE"
         else:
-            conflicts = learnability.label_conflicts(given, rows.column(classes, "--classes"))
+            conflicts = learnability.label_conflicts(given, rows.column(classes, "--classes"), groups=groups)
             _say(str(conflicts))
-            document.update(share=conflicts.share, close=conflicts.close, error=conflicts.error)
-            bottom, fine, metric = conflicts.error, conflicts.share < 0.5 * conflicts.chance, "error"
+            document.update(side_by_side=conflicts.side_by_side, share=conflicts.share)
+            document.update(close=conflicts.close, error=conflicts.error)
+            bottom, fine, metric = conflicts.error, conflicts.learnable, "error"
         if goal is not None:
             try:
                 learnability.require_reachable(goal, bottom, metric=metric)
