@@ -50,12 +50,15 @@ def window_of(step: ev.Step, world: World) -> Window | None:
     known = [b for b in (world.backward(i) for i in fresh(widest.fills)) if b is not None]
     if not known:
         return None
-    path, _ = Counter(path_of(b.site) for b in known).most_common(1)[0]
-    mine = tuple(b for b in known if path_of(b.site) == path)
-    held = world.optimizer(step.optimizer).tensors
-    filled = [frozenset(t for t in b.leaves if t in held) for b in mine]
-    if any(f != filled[0] for f in filled):
-        return None  # several heads or experts: different losses that share a line
+    paths = [path_of(b.site) for b in known]
+    path, mine = paths[0], tuple(known)
+    if len(known) > 1:
+        path, _ = Counter(paths).most_common(1)[0]
+        mine = tuple(b for b, p in zip(known, paths, strict=True) if p == path)
+        held = world.optimizer(step.optimizer).tensors
+        filled = [frozenset(t for t in b.leaves if t in held) for b in mine]
+        if any(f != filled[0] for f in filled):
+            return None  # several heads or experts: different losses that share a line
     size = len(mine) + (widest.omitted if len(mine) == len(known) else 0)
     return Window(path, mine, size, any(life.rescaled for life in step.lives))
 

@@ -76,7 +76,7 @@ class _Probe:
             root = args[0] if args else kwargs.get("tensors")
             if isinstance(root, torch.Tensor):
                 with torch._C.DisableTorchFunction():
-                    plain = root.numel() != 1 or root.device.type != "cpu" or math.isfinite(root.detach().item())
+                    plain = root.numel() != 1 or root.device.type != "cpu" or math.isfinite(root.item())
                     shape = (root.requires_grad, root.is_leaf)
             else:
                 plain, shape = True, (True, False)

@@ -128,8 +128,11 @@ def install(session: Session) -> Undo:
         recorder.note(SchedulerStep, _site.here(1), (values["scheduler"], values["optimizer"]), values)
 
     def optimizer_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        with recorder.guard("scheduler"):
-            number = session.know_optimizer(optimizer, NOWHERE)
+        number = recorder.optimizers.find(optimizer)
+        if number is None:
+            with recorder.guard("scheduler"):
+                number = session.know_optimizer(optimizer, NOWHERE)
+        if number is not None:  # every step of every program comes here: no guard around a look into a table
             state.steps[number] = state.steps.get(number, 0) + 1
 
     classes = [c for c in vars(lr_scheduler).values() if isinstance(c, type) and issubclass(c, LRScheduler)]
