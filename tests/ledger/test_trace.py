@@ -100,6 +100,22 @@ def test_a_write_through_a_detached_alias_of_a_walked_tensor() -> None:
     assert [(e.op, e.alias_how) for e in w.all(AliasWritten)] == [("clamp_", "detach")]
 
 
+def test_what_out_names_is_written_and_nothing_else() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 2)
+        out = model(torch.ones(4, 3))
+        alias, buffer = out.detach(), torch.empty(4, 2)
+        nn.functional.normalize(alias, dim=1)  # hands `out=None` on
+        torch.norm(alias, out=None)
+        torch.mul(alias, 2.0, out=buffer)
+        out.mean().backward()
+        assert not w.all(AliasWritten)
+        out = model(torch.ones(4, 3))
+        torch.mul(buffer, 2.0, out=out.detach())
+        out.mean().backward()
+    assert [(e.op, e.alias_how) for e in w.all(AliasWritten)] == [("mul", "detach")]
+
+
 def test_a_free_leaf_fed_to_a_module_is_named_with_its_line() -> None:
     with watching() as w:
         data = torch.randn(8, 3, requires_grad=True)

@@ -322,7 +322,8 @@ class Trace:
                 return
         if name in ("backward", "size", "dim", "requires_grad_", "register_hook", "retain_grad"):
             return
-        inplace = is_inplace(func) or "out" in kwargs
+        given = kwargs.get("out")
+        inplace = is_inplace(func) or given is not None
         site = _site.here(2)
         tokens = tuple(self.token_of(t) for t in ins)
         operands: tuple[Any, ...] = ()
@@ -350,6 +351,10 @@ class Trace:
                 results.append(self.values[token])
                 continue
             results.append(self._enter(self.tokens.renumber(t), t, op))
+        if given is not None:  # what is written into is `out`, wherever it stands among the arguments
+            both = list(zip(ins, tokens, strict=True)) if isinstance(given, torch.Tensor) else []
+            both.sort(key=lambda pair: pair[0] is not given)
+            ins, tokens = [t for t, _ in both], tuple(n for _, n in both)
         self._note_aliases(op, name, ins, tokens, outs, results)
         if inplace and ins:
             if name.startswith("_foreach_"):
@@ -481,6 +486,8 @@ class Trace:
                 continue
             if value.op is None or value.op.name in MIXTURES or not value.floating:
                 continue  # weights that data went through, or that chose something, are no copy of them
+            if value.op.name == "cat" and own is not None and any(self._views(t, own) for t in value.op.ins):
+                continue  # one flat vector of many tensors: the part that comes back is the tensor's own
             factor = weight
             for operand in value.op.operands:
                 if isinstance(operand, (int, float)) and not isinstance(operand, Token):
@@ -492,6 +499,20 @@ class Trace:
             for i, t in enumerate(value.op.ins):
                 queue.append((t, factor * alpha if alpha is not None and i == 1 else factor, depth + 1))
         return None, None
+
+    def _views(self, token: int, leaf: int) -> bool:
+        """Whether a value is a followed tensor, whole, perhaps seen in another shape."""
+        for _ in range(8):
+            value = self.values.get(token)
+            if value is None or value.leaf is not None:
+                return value is not None and value.leaf == leaf
+            if token in self.param_aliases:
+                held = self.param_aliases[token]()
+                return held is not None and self.recorder.tensors.find(held) == leaf
+            if value.op is None or value.op.name not in VIEWS or not value.op.ins:
+                return False
+            token = value.op.ins[0]
+        return False
 
     # ------------------------------------------------------------------ attribute access
 

@@ -18,6 +18,8 @@ with the line where it runs or leaves the graph, if it does.
 - Experts, heads and layers that are used in some steps only; members of a container of equal siblings that happen not
   to be used are an `info` at most.
 - Parameters that the program moves itself with results of `torch.autograd.grad` (a natural gradient, a line search).
+- A loss of derivatives only (score matching, forces from an energy): what is merely added to the differentiated value,
+  the last bias, drops out by the mathematics.
 - Layers that were replaced: GL-M04 and GL-M05 speak of them.
 
 ## Fix
@@ -62,10 +64,12 @@ class _Watched:
 @dataclass(slots=True)
 class State:
     """`filled`: every tensor that some reverse pass wrote a gradient into, used by a step or not, or whose gradient the
-    program asked autograd.grad for."""
+    program asked autograd.grad for.  `differentiated`: tensors -> sets of tensors under one value that the program
+    differentiated with `create_graph`: a loss of that derivative does not depend on what the value only adds."""
 
     optimizers: dict[int, _Watched] = field(default_factory=dict)
     filled: set[int] = field(default_factory=set)
+    differentiated: dict[int, tuple[int, ...]] = field(default_factory=dict)
     latest: tuple[int, ...] = ()
     cuts: dict[int, Cut] = field(default_factory=dict)
 
@@ -83,6 +87,9 @@ def update(state: State, event: Event, world: World) -> None:
             state.filled.update(t for t in event.leaves if world.holders(t))
         if event.method == "grad":  # asked for by name: the program applies the result itself
             state.filled.update(set(event.leaves).intersection(event.reached))
+            if event.create_graph and not event.raised:
+                for tensor in event.reached:
+                    state.differentiated.setdefault(tensor, event.reached)
         for term in event.terms:
             if term.cut is not None:
                 for tensor in term.depends:
@@ -114,6 +121,7 @@ def finish(state: State, world: World) -> list[Finding]:
         silent = [
             t for t, since in watched.waiting.items()
             if watched.used - since >= ENOUGH and t not in state.filled and not _replaced(t, watched.last, world)
+            and state.filled.isdisjoint(state.differentiated.get(t, ()))
         ]  # fmt: skip
         targets = _targets(set(silent), world)
         groups: defaultdict[int, list[int]] = defaultdict(list)

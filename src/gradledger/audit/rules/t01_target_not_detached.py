@@ -163,6 +163,8 @@ def _through_graph(link: Link, told: set[int], state: Watch, world: World) -> li
     count, reached = 0, set[int]()
     best = None
     for seen, both in filled_together(link, state):
+        if seen.first.method != "backward":
+            continue  # asked for by name and handed to the program: nothing came to stand in .grad
         count += seen.count
         reached |= both
         if best is None or (best.detailed is None and seen.detailed is not None):
