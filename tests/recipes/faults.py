@@ -65,7 +65,7 @@ TARGET = """            with torch.no_grad():
             target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
 """
 CLEAR = "            self.optimizer.zero_grad(set_to_none=True)\n"
-BACKWARD = "            loss = self.engine.backward(states, (batch.action, target))\n"
+BACKWARD = "            loss = self.engine.backward(states, (batch.action, target, batch.weight))\n"
 COLLECT = "            self.collect_gradients()\n"
 CLIP = "            norm = nn.utils.clip_grad_norm_(self.online.parameters(), args.clip)\n"
 STEP = "            self.optimizer.step()\n"
@@ -74,7 +74,7 @@ ADAM = """        self.optimizer = torch.optim.Adam(
         )
 """
 SHADOW = "        self.target = Shadow(self.compute, make=lambda: network(args, simulator, self.dtype))\n"
-LOSS = "        return rl.td_loss(q.float(), action, target, scale=args.seed_scale)\n"
+LOSS = "            return rl.td_loss(q.float(), action, target, scale=args.seed_scale)\n"
 SUM = '        self.sums["loss"] += float(loss)\n'
 SYNC = "            self.target.sync()\n"
 GREEDY = """        with torch.no_grad():
@@ -89,9 +89,8 @@ SYNC_BLOCK = """        if learning and before // args.target_sync != counters.e
             self.target.sync()
             counters.target_sync += 1
 """
-MLP = "    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)\n"
-DROPOUT = """    size = math.prod(simulator.observation_shape)
-    net = rl.mlp_q_network(size, simulator.actions).to(args.device, dtype)
+MLP = "    return rl.mlp_q_network(size, simulator.actions, dueling=args.dueling).to(args.device, dtype)\n"
+DROPOUT = """    net = rl.mlp_q_network(size, simulator.actions).to(args.device, dtype)
     return nn.Sequential(*net[:-1], nn.Dropout(0.1), net[-1])
 """
 
@@ -108,6 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("nothing, sweep", None, words="--engine sweep --double --n-step 3"),
     Fault("nothing, sweep on a bf16 copy", None, words="--engine sweep --precision bf16"),
     Fault("nothing, resumed", None, resumes=True),
+    Fault("nothing, dueling and prioritised", None, words="--engine sweep --double --dueling --priority 0.6"),
     # the life of a gradient
     Fault("no clear", "GL-G01", ((CLEAR, ""),), at=("loss = self.engine.backward",)),
     Fault("no clear under the sweep", "GL-G01", ((CLEAR, ""),), "--engine sweep", at=("loss = self.engine.backward",)),
@@ -127,7 +127,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             (
                 BACKWARD,
-                """            loss = loss_of(args)(self.compute(states), (batch.action, target))
+                """            loss = loss_of(args, [])(self.compute(states), (batch.action, target, batch.weight))
             loss.backward()
 """,
             ),
@@ -211,8 +211,8 @@ FAULTS: tuple[Fault, ...] = (
         (
             (
                 LOSS,
-                f"""        taken = q.float().gather(1, action[:, None])
-        return args.seed_scale * nn.functional.smooth_l1_loss(taken, target)  {MARK}
+                f"""            taken = q.float().gather(1, action[:, None])
+            return args.seed_scale * nn.functional.smooth_l1_loss(taken, target)  {MARK}
 """,
             ),
         ),

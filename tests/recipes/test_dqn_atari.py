@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 from gradledger.core.errors import UsageError
 from gradledger.recipes import _dqn_state, dqn_atari
 from gradledger.recipes.dqn_atari import PRESETS, Args, Run, network, train
-from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss
+from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss, td_target
 from gradledger.sweep import Sweep
 from gradledger.train import CheckpointError, PlainBackward, checkpoint
 
@@ -97,7 +98,10 @@ def test_the_sweeps_gradients_equal_the_monolithic_ones_on_a_fixed_batch(dtype: 
     assert all(float(gradient.abs().max()) > 0 for gradient in found[0])
 
 
-@pytest.mark.parametrize("settings", [CARTPOLE, PONG], ids=["cartpole", "pong"])
+RANKED = {**CARTPOLE, "dueling": True, "priority": 0.6, "total_steps": 900}
+
+
+@pytest.mark.parametrize("settings", [CARTPOLE, PONG, RANKED], ids=["cartpole", "pong", "ranked"])
 def test_a_run_killed_twice_ends_like_one_that_was_not(settings: dict[str, Any], tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(Args(**settings, out=whole))
@@ -184,6 +188,36 @@ def test_a_state_of_one_frame_is_seen_by_a_network_of_one_channel(tmp_path: Path
     frames = torch.randint(0, 256, (3, 84, 84), dtype=torch.uint8)  # as the replay and the lanes give them
     wanted = run.compute(frames.view(3, 1, 84, 84)).argmax(dim=1)
     assert run.greedy(frames.numpy()).tolist() == wanted.tolist()
+    run.lanes.close()
+
+
+def test_a_prioritised_update_is_the_one_worked_out_from_its_batch(tmp_path: Path) -> None:
+    """The gradient of one update against plain autograd on the same batch and weights, and the errors it leaves."""
+    run = Run(Args(**RANKED, out=tmp_path))
+    while run.counters.env_step < 240:
+        run.tick()
+    drawn = []
+    sample = run.replay.sample
+    run.replay.sample = lambda *words, **named: drawn.append(sample(*words, **named)) or drawn[-1]
+    net = copy.deepcopy(run.online)
+    run.update()
+    batch = drawn[0]
+    assert batch.weight.min() < batch.weight.max() == 1
+    after = batch.next_state
+    target = td_target(batch.reward, batch.discount, run.target.model(after), next_online_q=net(after))
+    taken = net(batch.state).gather(1, batch.action[:, None]).squeeze(1)
+    each = 2 * torch.nn.functional.smooth_l1_loss(taken, target, reduction="none")
+    (batch.weight * each).mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), run.args.clip)
+    for mine, plain in zip(run.online.parameters(), net.parameters(), strict=True):
+        assert torch.allclose(mine.grad, plain.grad, rtol=1e-5, atol=1e-8)
+    errors = (taken - target).abs().clamp(max=1).detach().double().numpy()
+    rows, lanes = np.divmod(batch.slot.numpy(), 8)
+    held = run.replay.state()[0]["priority"].numpy()[rows % (800 // 8), lanes]
+    last = {int(slot): place for place, slot in enumerate(batch.slot)}  # drawn twice: the last one counts
+    for slot, place in last.items():
+        here = batch.slot.tolist().index(slot)
+        assert held[here] == pytest.approx((errors[place] + 1e-6) ** 0.6, rel=1e-4)
     run.lanes.close()
 
 

@@ -193,6 +193,27 @@ def test_an_action_from_bytes_is_the_greedy_one_and_malformed_states_are_refused
     assert latency["whole"]["calls"] >= 1000
 
 
+def test_a_dueling_network_over_single_frames_answers_as_it_played(tmp_path: Path) -> None:
+    words = "--preset=smoke --game=pong --total-steps=60 --learning-starts=40 --lanes=2 --replay=200 --eval-episodes=1"
+    words += " --max-episode-steps=20 --no-pictures --no-tensorboard --dueling --priority=0.6 --stack=1"
+    threads = torch.get_num_threads()
+    assert main([*words.split(), f"--out={tmp_path}"]) == 0
+    torch.set_num_threads(threads)
+    run = Found(tmp_path, json.loads((tmp_path / "config.json").read_text())["args"])
+    player = _dqn_answer.load(tmp_path / "final.safetensors", run.args, dtype="uint8")
+    assert player.shape == (1, 84, 84)
+    args = dqn_atari.Args(**{**SETTINGS, "env": "pong", "stack": 1, "max_episode_steps": 20})
+    played = _dqn_measure.play(args, player.greedy, states=5)
+    assert played["state"].shape[1:] == (1, 84, 84)
+    asked = [_dqn_answer.answer(player, state.tobytes()) for state in played["state"]]
+    assert asked == played["action"].tolist()
+    bad = _dqn_answer.malformed(player, played["state"][0])
+    assert "frames in the wrong order" not in bad
+    for raw in bad.values():
+        with pytest.raises(_dqn_answer.StateError):
+            _dqn_answer.answer(player, raw)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_frames_are_answered_and_a_black_picture_is_not(tmp_path: Path, precision: str) -> None:
     from safetensors.torch import save_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradledger.rl.bootstrap import td_loss, td_seed, td_target
+from gradledger.rl.bootstrap import td_error, td_loss, td_seed, td_target
 
 
 def test_vanilla_takes_the_targets_maximum_and_double_the_onlines_choice() -> None:
@@ -62,3 +62,25 @@ def test_the_loss_is_the_mean_of_hubers() -> None:
     q, target = torch.tensor([[0.5], [3.0]]), torch.tensor([0.0, 0.0])
     loss = td_loss(q, torch.tensor([0, 0]), target, scale=1)
     assert loss.item() == pytest.approx((0.5 * 0.25 + (3.0 - 0.5)) / 2)
+
+
+def test_weights_multiply_each_ones_loss_before_the_mean_over_the_batch() -> None:
+    q, target = torch.tensor([[0.5], [3.0]], requires_grad=True), torch.tensor([0.0, 0.0])
+    loss = td_loss(q, torch.tensor([0, 0]), target, scale=2, weight=torch.tensor([1.0, 0.25]))
+    loss.backward()
+    assert loss.item() == pytest.approx(2 * (0.5 * 0.25 + 0.25 * (3.0 - 0.5)) / 2)
+    assert q.grad.tolist() == [[pytest.approx(2 * 0.5 / 2)], [pytest.approx(2 * 0.25 / 2)]]
+
+
+def test_weights_of_one_change_no_bit() -> None:
+    rng = torch.Generator().manual_seed(0)
+    q, target = torch.randn(32, 6, generator=rng), torch.randn(32, generator=rng)
+    action = torch.randint(0, 6, (32,), generator=rng)
+    assert torch.equal(td_loss(q, action, target), td_loss(q, action, target, weight=torch.ones(32)))
+
+
+def test_an_error_is_the_distance_of_the_taken_action_and_at_most_one() -> None:
+    q = torch.tensor([[0.2, 9.0], [1.0, -0.5], [7.0, 0.0]], requires_grad=True)
+    error = td_error(q, torch.tensor([0, 1, 0]), torch.tensor([0.5, 0.0, 0.0]))
+    assert error.tolist() == [pytest.approx(0.3), 0.5, 1.0]
+    assert not error.requires_grad

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradledger.rl.errors import EnvError
-from gradledger.rl.networks import atari_q_network, mlp_q_network
+from gradledger.rl.networks import DuelingHead, atari_q_network, mlp_q_network
 
 
 @pytest.mark.parametrize("actions", [4, 6, 18])
@@ -36,7 +36,34 @@ def test_a_chain_over_vectors() -> None:
     assert net(torch.zeros(5, 4)).shape == (5, 2)
 
 
+def test_a_dueling_network_has_two_streams_of_the_usual_width() -> None:
+    for actions in (4, 6, 18):
+        net = atari_q_network(actions, dueling=True)
+        assert sum(p.numel() for p in net.parameters()) == 3_290_785 + 513 * actions
+    x = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    assert net(x).shape == (2, 18)
+    small = mlp_q_network(4, 2, hidden=(16, 8), dueling=True)
+    assert [tuple(parameter.shape) for parameter in small[1].parameters()] == [(16, 16), (16,)]
+
+
+def test_a_dueling_head_is_the_value_and_what_is_better_than_the_mean() -> None:
+    head = DuelingHead(4, 3).double()
+    with torch.no_grad():
+        head.value.weight.copy_(torch.tensor([[2.0, 1.0]]))
+        head.value.bias.fill_(0.5)
+        head.advantage.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+        head.advantage.bias.copy_(torch.tensor([0.0, 0.0, 3.0]))
+    # value 2*1 + 1*2 + .5 = 4.5; advantages 6, 9, 3 with mean 6
+    assert head(torch.tensor([[1.0, 2.0, 6.0, 9.0]], dtype=torch.float64)).tolist() == [[4.5, 7.5, 1.5]]
+    # an error of one action moves the value of all: the derivative of q0 for the value's bias is one
+    head(torch.ones(1, 4, dtype=torch.float64))[0, 0].backward()
+    assert head.value.bias.grad.item() == 1
+    assert head.advantage.bias.grad.tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+
+
 def test_sizes_of_nothing_are_refused() -> None:
+    with pytest.raises(EnvError, match=r"hidden=\(\), dueling=True"):
+        mlp_q_network(4, 2, hidden=(), dueling=True)
     with pytest.raises(EnvError, match="actions=0"):
         atari_q_network(0)
     with pytest.raises(EnvError, match=r"hidden=\(0,\)"):

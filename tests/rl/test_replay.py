@@ -142,7 +142,7 @@ def check_all(replay: Replay, witness: Witness, ticks: int) -> int:
     rows = np.array([oldest + age for age, _, _ in wanted], dtype=np.int64)
     lanes = np.array([lane for _, lane, _ in wanted], dtype=np.int64)
     if len(wanted):
-        batch = replay._gather(rows, lanes)
+        batch = replay._gather(rows, lanes, np.ones(len(rows), dtype=np.float32))
         for index, (_, _, told) in enumerate(wanted):
             state, action, total, after, discount, *rest = told
             got = row(batch, index)
@@ -267,6 +267,7 @@ def test_an_empty_or_nearly_empty_ring_says_what_it_needs() -> None:
         ({"stack": 0}, "sizes of at least 1"),
         ({"gamma": 1.1}, "gamma=1.1"),
         ({"reward_clip": 0.0}, "reward_clip=0.0"),
+        ({"priority": 1.5}, "priority=1.5"),
     ],
 )
 def test_impossible_specs_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -43,8 +43,8 @@ class Player:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def values(self, states: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, *shape) -> (B, A) Q-values."""
-        inputs = torch.from_numpy(np.ascontiguousarray(states))
+        """(B, *shape) -> (B, A) Q-values. Of one frame a state, the axis of the frames may be left out."""
+        inputs = torch.from_numpy(np.ascontiguousarray(states)).view(-1, *self.shape)
         if self.dtype == np.uint8:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         else:
@@ -70,16 +70,18 @@ def load(weights: Path, args: Mapping[str, Any], *, dtype: str, precision: str |
     tensors = load_file(weights)
     shape: tuple[int, ...]
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision or args["precision"]]
+    dueling = bool(args.get("dueling", False))  # older records do not have it
+    head = "advantage.bias" if dueling else "bias"
     if _games.is_rom(args["env"]):
         stack = int(args["stack"])
-        actions = len(tensors["5.bias"])
-        net, shape = rl.atari_q_network(actions, stack=stack, dtype=kind), (stack, *FRAME)
+        actions, shape = len(tensors[f"5.{head}"]), (stack, *FRAME)
+        net = rl.atari_q_network(actions, stack=stack, dueling=dueling, dtype=kind)
         for parameter in net.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     else:
-        inputs, actions = tensors["0.0.weight"].shape[1], len(tensors["2.bias"])
-        net, shape = rl.mlp_q_network(inputs, actions).to(kind), (inputs,)
+        inputs, actions = tensors["0.0.weight"].shape[1], len(tensors[f"2.{head}"])
+        net, shape = rl.mlp_q_network(inputs, actions, dueling=dueling).to(kind), (inputs,)
     net.load_state_dict(tensors)
     return Player(net, shape, np.dtype(dtype), kind)
 
@@ -150,7 +152,8 @@ def malformed(player: Player, good: NDArray[Any]) -> dict[str, bytes]:
         blank = good.copy()
         blank[-1] = 0
         found["a black newest frame"] = np.ascontiguousarray(blank).tobytes()
-        found["frames in the wrong order"] = np.ascontiguousarray(good[::-1]).tobytes()
+        if len(good) > 1:
+            found["frames in the wrong order"] = np.ascontiguousarray(good[::-1]).tobytes()
     else:
         hurt = good.copy()
         hurt[0] = np.nan

@@ -71,7 +71,7 @@ def check(args: Args) -> None:
         "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
         "eval_episodes log_every checkpoint_every threads learning_starts"
     )
-    shares = "gamma sticky epsilon_first epsilon_last eval_epsilon"
+    shares = "gamma sticky epsilon_first epsilon_last eval_epsilon priority priority_correction"
     check_numbers(args, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
     if args.learning_starts >= args.total_steps:
         raise refused(
@@ -91,7 +91,7 @@ def calibrated(make: Callable[[Args], Run], args: Args) -> Calibration:
     state, following = (torch.from_numpy(rng.integers(0, 256, shape).astype(seen.dtype)) for _ in range(2))
     share = torch.from_numpy(rng.random(args.batch, dtype=np.float32))
     action, no = torch.zeros(args.batch, dtype=torch.int64), torch.zeros(args.batch, dtype=torch.bool)
-    batch = Batch(state, action, share, following, share, action + 1, no, no).to(args.device)
+    batch = Batch(state, action, share, following, share, action + 1, no, no, action, share).to(args.device)
     try:
         return calibrate(lambda: scratch.learn(batch), most=_machine.usable_cores())
     finally:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gradledger import rl
 from gradledger.core.errors import UsageError
 from gradledger.evidence.trial import Outcome
-from gradledger.recipes import _dqn_answer, _folder, dqn_atari
+from gradledger.recipes import _dqn_answer, _dqn_state, _folder, dqn_atari
 from gradledger.rl.explore import random_actions
 from gradledger.train import seed
 
@@ -160,7 +160,7 @@ def play(args: dqn_atari.Args, policy: Callable[[NDArray[Any]], NDArray[Any]], *
     Returns arrays: state (N, S, *O); action (N,); discounted (N,), what the rewards from there on came to, clipped and
     discounted as in training; episode (N,), at (N,) its step and length (N,) of its episode.
     """
-    lanes = dqn_atari.environment(args, lanes=LANES, rng_seed=seed.derived(args.rng_seed, "evidence"))
+    lanes = _dqn_state.environment(args, lanes=LANES, rng_seed=seed.derived(args.rng_seed, "evidence"))
     seen = rl.FrameStack(lanes.reset(), stack=args.stack if args.is_atari else 1)
     kept: list[tuple[int, int, NDArray[Any], int]] = []  # lane, step, state, action
     rewards: list[list[float]] = [[] for _ in range(LANES)]
@@ -180,8 +180,9 @@ def play(args: dqn_atari.Args, policy: Callable[[NDArray[Any]], NDArray[Any]], *
     lanes.close()
     to_come = [_discounted(row, args) for row in rewards]
     chosen = [kept[at] for at in np.unique(np.linspace(0, len(kept) - 1, min(states, len(kept))).round().astype(int))]
+    state = np.stack([one[2] for one in chosen])
     return {
-        "state": np.stack([one[2] for one in chosen]),
+        "state": state[:, None] if args.is_atari and args.stack == 1 else state,  # S is there also where it is 1
         "action": np.array([one[3] for one in chosen]),
         "discounted": np.array([to_come[lane][at] for lane, at, _, _ in chosen]),
         "episode": np.array([one[0] for one in chosen]),
@@ -207,7 +208,7 @@ def rules(args: dqn_atari.Args) -> tuple[NDArray[np.float64], NDArray[np.float64
     found = []
     for name in ("random", "nothing"):
         rng = seed.generator(0, f"evidence, {name}")
-        lanes = dqn_atari.environment(args, lanes=RULE_LANES, rng_seed=seed.derived(0, f"evidence, {name}"))
+        lanes = _dqn_state.environment(args, lanes=RULE_LANES, rng_seed=seed.derived(0, f"evidence, {name}"))
         actions = lanes.simulator.actions
 
         def policy(states: NDArray[Any], name: str = name, rng: Any = rng, actions: int = actions) -> NDArray[Any]:
@@ -231,7 +232,7 @@ def _of_environment(args: dqn_atari.Args) -> dqn_atari.Args:
 def _dtype(args: dqn_atari.Args) -> str:
     if args.is_atari:
         return "uint8"
-    lanes = dqn_atari.environment(args, lanes=1, rng_seed=0)
+    lanes = _dqn_state.environment(args, lanes=1, rng_seed=0)
     lanes.close()
     return str(lanes.simulator.dtype)
 

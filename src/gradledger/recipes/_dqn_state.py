@@ -1,5 +1,5 @@
-"""What a DQN run remembers: its replay, and itself as a checkpoint, all of it, so that one that goes on ends with the
-same bits."""
+"""What a DQN run plays in and what it remembers: its lanes, its replay, and itself as a checkpoint, all of it, so that
+one that goes on ends with the same bits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,33 @@ from safetensors.torch import save_file
 
 from gradledger.core.files import usual_mode
 from gradledger.recipes import _folder
-from gradledger.rl import Counters, Replay, ReplaySpec, Simulator, Step
+from gradledger.rl import (
+    AtariSimulator,
+    AtariSpec,
+    Counters,
+    GymSimulator,
+    GymSpec,
+    Lanes,
+    LaneSpec,
+    Replay,
+    ReplaySpec,
+    Simulator,
+    Step,
+)
 from gradledger.train import CheckpointError, checkpoint, optimizer_state, seed
 
 if TYPE_CHECKING:
     from gradledger.recipes.dqn_atari import Args, Run
+
+
+def environment(args: Args, *, lanes: int, rng_seed: int, stagger: int = 0) -> Lanes:
+    """Lanes of the game; another `rng_seed` gives an independent set."""
+    simulator: Simulator = (
+        AtariSimulator(AtariSpec(args.env, lanes=lanes, sticky=args.sticky))
+        if args.is_atari
+        else GymSimulator(GymSpec(args.env, lanes=lanes))
+    )
+    return Lanes(simulator, LaneSpec(rng_seed, args.max_episode_steps, stagger=stagger))
 
 
 def replay(args: Args, simulator: Simulator, *, stack: int) -> Replay:
@@ -34,6 +56,7 @@ def replay(args: Args, simulator: Simulator, *, stack: int) -> Replay:
             gamma=args.gamma,
             reward_clip=args.reward_clip,
             life_loss_terminates=args.life_loss_terminates,
+            priority=args.priority,
         )
     )
 

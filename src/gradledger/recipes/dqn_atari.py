@@ -98,6 +98,9 @@ class Args:
     reward_clip: float | None = option(1.0, "rewards are clamped to +- this when drawn; none: raw")
     life_loss_terminates: bool = option(False, "no bootstrap past a lost life; the game goes on")
     double: bool = option(False, "the online network selects, the target network evaluates")
+    dueling: bool = option(False, "a head of two streams: value of the state, advantage of each action")
+    priority: float = option(0.0, "exponent of prioritised replay, such as 0.6; 0: uniform draws")
+    priority_correction: float = option(0.5, "exponent of its importance weights, 0 to 1")
     target_sync: int = option(2_000, "steps between copies into the target network")
     learning_rate: float = option(1e-4, "learning rate of Adam")
     adam_epsilon: float = option(1e-8, "epsilon of Adam")
@@ -140,39 +143,33 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pong-fast": {"double": True, "n_step": 3, "update_every": 1},
 }
 
-# --------------------------------------------------------------------------------------------------------- Environment
-
-
-def environment(args: Args, *, lanes: int, rng_seed: int, stagger: int = 0) -> rl.Lanes:
-    """Lanes of the game; another `rng_seed` gives an independent set."""
-    simulator: rl.Simulator = (
-        rl.AtariSimulator(rl.AtariSpec(args.env, lanes=lanes, sticky=args.sticky))
-        if args.is_atari
-        else rl.GymSimulator(rl.GymSpec(args.env, lanes=lanes))
-    )
-    return rl.Lanes(simulator, rl.LaneSpec(rng_seed, args.max_episode_steps, stagger=stagger))
-
-
 # -------------------------------------------------------------------------------------------------------------- Blocks
 
 
 def network(args: Args, simulator: rl.Simulator, dtype: torch.dtype) -> nn.Sequential:
     """The Q-network as a chain of blocks; convolutions keep their channels last in memory."""
     if args.is_atari:
-        net = rl.atari_q_network(simulator.actions, stack=args.stack, dtype=dtype)
+        net = rl.atari_q_network(simulator.actions, stack=args.stack, dueling=args.dueling, dtype=dtype)
         for parameter in net.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         return net.to(args.device)
-    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions).to(args.device, dtype)
+    size = math.prod(simulator.observation_shape)
+    return rl.mlp_q_network(size, simulator.actions, dueling=args.dueling).to(args.device, dtype)
 
 
-def loss_of(args: Args) -> Any:
-    """(q, (action, target)) -> scalar, the mean over the batch; in float32 whatever q is."""
+def loss_of(args: Args, errors: list[Tensor]) -> Any:
+    """(q, (action, target, weight)) -> scalar, the mean over the batch; in float32 whatever q is.
 
-    def loss(q: Tensor, wanted: tuple[Tensor, Tensor]) -> Tensor:
-        action, target = wanted
-        return rl.td_loss(q.float(), action, target, scale=args.seed_scale)
+    With prioritised replay it leaves in `errors` how far off each value was; without, weights are not looked at.
+    """
+
+    def loss(q: Tensor, wanted: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        action, target, weight = wanted
+        if not args.priority:
+            return rl.td_loss(q.float(), action, target, scale=args.seed_scale)
+        errors[:] = [rl.td_error(q.float(), action, target)]
+        return rl.td_loss(q.float(), action, target, scale=args.seed_scale, weight=weight)
 
     return loss
 
@@ -189,7 +186,7 @@ class Run:
             torch.set_num_threads(args.threads)
         seed.seed_all(args.rng_seed)
         self.args = args
-        self.lanes = environment(args, lanes=args.lanes, rng_seed=args.rng_seed, stagger=args.stagger)
+        self.lanes = _dqn_state.environment(args, lanes=args.lanes, rng_seed=args.rng_seed, stagger=args.stagger)
         simulator = self.lanes.simulator
         self.stack = args.stack if args.is_atari else 1
         self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precision]
@@ -202,10 +199,9 @@ class Run:
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=args.learning_rate, eps=args.adam_epsilon, fused=True
         )
-        loss = loss_of(args)
-        self.engine: GradientEngine = (
-            Sweep(self.compute, loss) if args.engine == "sweep" else PlainBackward(self.compute, loss)
-        )
+        self.errors: list[Tensor] = []  # of the last batch, see loss_of
+        make = Sweep if args.engine == "sweep" else PlainBackward
+        self.engine: GradientEngine = make(self.compute, loss_of(args, self.errors))
         self.replay = _dqn_state.replay(args, simulator, stack=self.stack)
         self.schedule = rl.LinearSchedule(args.epsilon_first, args.epsilon_last, args.epsilon_steps)
         self.rng = {name: seed.generator(args.rng_seed, name) for name in ("actions", "replay")}
@@ -275,9 +271,12 @@ class Run:
 
     def update(self) -> None:
         """One batch out of the replay, and one step of Adam on it."""
+        args, rng = self.args, self.rng["replay"]
         with self.clock("batch"):
-            batch = self.replay.sample(self.args.batch, self.rng["replay"]).to(self.args.device)
+            batch = self.replay.sample(args.batch, rng, correction=args.priority_correction).to(args.device)
         self.learn(batch)
+        if args.priority:
+            self.replay.prioritise(batch.slot, *self.errors)
 
     def learn(self, batch: rl.Batch) -> None:
         """One step of Adam: clear, target, backward, clip, step."""
@@ -290,7 +289,7 @@ class Run:
                 next_online = self.compute(following).float() if args.double else None
             target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
             self.optimizer.zero_grad(set_to_none=True)
-            loss = self.engine.backward(states, (batch.action, target))
+            loss = self.engine.backward(states, (batch.action, target, batch.weight))
             self.collect_gradients()
             norm = nn.utils.clip_grad_norm_(self.online.parameters(), args.clip)
             self.optimizer.step()
@@ -315,7 +314,7 @@ def score(run: Run) -> rl.Evaluation:
     """Play the configured episodes in an environment of its own, seeds that training never used."""
     episodes = run.args.eval_episodes
     lanes_count = max(count for count in range(1, 11) if episodes % count == 0)
-    lanes = environment(run.args, lanes=lanes_count, rng_seed=seed.derived(run.args.rng_seed, "evaluation"))
+    lanes = _dqn_state.environment(run.args, lanes=lanes_count, rng_seed=seed.derived(run.args.rng_seed, "evaluation"))
     with run.clock("evaluation"):
         scored = rl.evaluate(
             run.greedy,

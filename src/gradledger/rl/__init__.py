@@ -1,5 +1,6 @@
 """Reinforcement learning from pixels or vectors: restorable environments, a replay of frames, scores."""
 
+from gradledger.rl.bootstrap import td_error as td_error
 from gradledger.rl.bootstrap import td_loss as td_loss
 from gradledger.rl.bootstrap import td_seed as td_seed
 from gradledger.rl.bootstrap import td_target as td_target
@@ -12,10 +13,12 @@ from gradledger.rl.evaluate import Evaluation as Evaluation
 from gradledger.rl.evaluate import evaluate as evaluate
 from gradledger.rl.explore import LinearSchedule as LinearSchedule
 from gradledger.rl.explore import epsilon_greedy as epsilon_greedy
+from gradledger.rl.networks import DuelingHead as DuelingHead
 from gradledger.rl.networks import atari_q_network as atari_q_network
 from gradledger.rl.networks import mlp_q_network as mlp_q_network
 from gradledger.rl.nstep import Window as Window
 from gradledger.rl.nstep import window as window
+from gradledger.rl.priority import PriorityTree as PriorityTree
 from gradledger.rl.replay import Replay as Replay
 from gradledger.rl.replay import ReplaySpec as ReplaySpec
 from gradledger.rl.simulators import AtariSimulator as AtariSimulator

@@ -33,7 +33,18 @@ def td_target(
         return reward + torch.where(discount == 0, torch.zeros_like(value), discount * value)
 
 
-def td_loss(q: Tensor, action: Tensor, target: Tensor, *, scale: SeedScale = 2) -> Tensor:
+def td_error(q: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """(B, A), (B,), (B,) -> (B,) |q of the taken action - target|, at most 1, without a graph: a transition's priority.
+
+    Clipped as the loss clips it. Reference: Schaul and others, 2016, section 4.
+    """
+    with torch.no_grad():
+        return (q.gather(1, action[:, None]).squeeze(1) - target).abs().clamp(max=1)
+
+
+def td_loss(
+    q: Tensor, action: Tensor, target: Tensor, *, scale: SeedScale = 2, weight: Tensor | None = None
+) -> Tensor:
     """Huber loss with threshold 1 of the taken actions' values, *mean* over the batch, times `scale`.
 
     Args:
@@ -41,12 +52,15 @@ def td_loss(q: Tensor, action: Tensor, target: Tensor, *, scale: SeedScale = 2) 
         scale: 2 makes the gradient 2 * clamp(q - target, -1, 1) / B, which is that of the squared error as long as the
             error is below 1; 1 is the Huber loss itself. Adam divides a constant factor out again; what it changes is
             how often the clip at a global norm bites, and the weight of Adam's epsilon.
+        weight: (B,) factors on each one's loss, before the mean over B (not over the sum of the weights).
 
     Returns:
         Scalar loss.
     """
     taken = q.gather(1, action[:, None]).squeeze(1)
-    return scale * smooth_l1_loss(taken, target)
+    if weight is None:
+        return scale * smooth_l1_loss(taken, target)
+    return scale * (weight * smooth_l1_loss(taken, target, reduction="none")).mean()
 
 
 def td_seed(q: Tensor, action: Tensor, target: Tensor, *, scale: SeedScale = 2) -> Tensor:

@@ -23,10 +23,36 @@ class Pixels(nn.Module):
         return frames.to(self.dtype, copy=True).div_(255.0)
 
 
-def atari_q_network(actions: int, *, stack: int = 4, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+class DuelingHead(nn.Module):
+    """Values of actions as the value of the state plus what each action is better than their mean.
+
+    The first half of the features feeds the one stream, the second half the other. An error of one action moves the
+    value of the state, and so the values of all actions: what is learned of one is learned of all.
+
+    Reference: Wang et al., Dueling Network Architectures for Deep Reinforcement Learning, 2016, equation 9.
+    """
+
+    def __init__(self, features: int, actions: int) -> None:
+        """features: of both streams together, even."""
+        super().__init__()
+        self.value = nn.Linear(features // 2, 1)
+        self.advantage = nn.Linear(features // 2, actions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, features) -> (B, A)."""
+        one, other = features.chunk(2, dim=1)
+        advantage: Tensor = self.advantage(other)
+        value: Tensor = self.value(one)
+        return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+def atari_q_network(
+    actions: int, *, stack: int = 4, dueling: bool = False, dtype: torch.dtype = torch.float32
+) -> nn.Sequential:
     """Three convolutions and two linear layers over `stack` frames of 84 x 84: B x stack x 84 x 84 uint8 -> B x A.
 
-    Parameters: 1,684,128 + 513 A for four frames (A = 6: 1,687,206), of `dtype`. Weights start as torch starts them.
+    Parameters: 1,684,128 + 513 A for four frames (A = 6: 1,687,206), of `dtype`; with a dueling head of two streams of
+    512 features 3,290,785 + 513 A (A = 6: 3,293,863). Weights start as torch starts them.
 
     Reference: Mnih et al., Human-level control through deep reinforcement learning, 2015.
     """
@@ -42,21 +68,27 @@ def atari_q_network(actions: int, *, stack: int = 4, dtype: torch.dtype = torch.
         nn.Sequential(nn.Conv2d(stack, 32, 8, stride=4), nn.ReLU()),
         nn.Sequential(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(64, 64, 3, stride=1), nn.ReLU()),
-        nn.Sequential(nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()),
-        nn.Linear(512, actions),
+        nn.Sequential(nn.Flatten(), nn.Linear(3136, 1024 if dueling else 512), nn.ReLU()),
+        DuelingHead(1024, actions) if dueling else nn.Linear(512, actions),
     )
     return net.to(dtype)
 
 
-def mlp_q_network(observation: int, actions: int, *, hidden: tuple[int, ...] = (64, 64)) -> nn.Sequential:
-    """Linear layers over a flat observation: B x O float -> B x A; one block a layer."""
-    if observation < 1 or actions < 1 or any(width < 1 for width in hidden):
+def mlp_q_network(
+    observation: int, actions: int, *, hidden: tuple[int, ...] = (64, 64), dueling: bool = False
+) -> nn.Sequential:
+    """Linear layers over a flat observation: B x O float -> B x A; one block a layer.
+
+    dueling: a `DuelingHead` over twice the last width, which is one stream's.
+    """
+    if observation < 1 or actions < 1 or any(width < 1 for width in hidden) or (dueling and not hidden):
         raise EnvError(
-            got=f"observation={observation}, actions={actions}, hidden={hidden}",
-            wanted="sizes of at least 1",
+            got=f"observation={observation}, actions={actions}, hidden={hidden}, dueling={dueling}",
+            wanted="sizes of at least 1, and a hidden layer under a dueling head",
             where="rl.networks.mlp_q_network",
             next_step="pass the environment's observation size and number of actions",
         )
-    sizes = (observation, *hidden)
+    sizes = [observation, *hidden]
+    sizes[-1] *= 2 if dueling else 1
     blocks: list[nn.Module] = [nn.Sequential(nn.Linear(one, two), nn.ReLU()) for one, two in pairwise(sizes)]
-    return nn.Sequential(*blocks, nn.Linear(sizes[-1], actions))
+    return nn.Sequential(*blocks, DuelingHead(sizes[-1], actions) if dueling else nn.Linear(sizes[-1], actions))

@@ -3,6 +3,8 @@
 Stacks are rebuilt when a transition is drawn, with zeros before the start of an episode, and n-step windows are folded
 then too, so that rewards stay raw and n, gamma and the clip may change without a new replay. One row is one step of
 all lanes; the real last frame of an episode lies in the padding row that follows its end.
+
+Draws are uniform, or in proportion to how far off the values of a transition were when it was learned from last.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from numpy.typing import NDArray
 
 from gradledger.rl.errors import ReplayError
 from gradledger.rl.nstep import window
+from gradledger.rl.priority import PriorityTree
 from gradledger.rl.transition import Batch
 
 # After this many rounds of drawing without a hit the drawable transitions are listed instead.
 ROUNDS = 8
+# Added to every error, so that a transition whose value was right is still drawn now and then.
+LEAST_ERROR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class ReplaySpec:
     lanes: E. observation_shape, dtype: one frame, O. stack: S frames in a state; 1 gives states without a stack axis.
     n_step: longest window. gamma: discount per step. reward_clip: each reward is clamped to +- this when drawn; None
     leaves it. life_loss_terminates: a lost life ends a window without a bootstrap (the stack goes on).
+    priority: exponent of prioritised draws, see `Replay.prioritise`; 0 draws uniformly.
     """
 
     capacity: int
@@ -41,6 +47,7 @@ class ReplaySpec:
     gamma: float = 0.99
     reward_clip: float | None = 1.0
     life_loss_terminates: bool = False
+    priority: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -64,6 +71,13 @@ class ReplaySpec:
                 where="rl.replay.ReplaySpec",
                 next_step="pass a discount per step such as 0.99 and a clip such as 1.0",
             )
+        if not 0.0 <= self.priority <= 1.0:
+            raise ReplayError(
+                got=f"priority={self.priority}",
+                wanted="an exponent in [0, 1]",
+                where="rl.replay.ReplaySpec",
+                next_step="pass 0 for uniform draws, or an exponent such as 0.6",
+            )
 
 
 class Replay:
@@ -86,6 +100,8 @@ class Replay:
         self._valid = np.zeros(shape, dtype=np.bool_)
         self._start = np.zeros(shape, dtype=np.bool_)
         self._added = 0  # rows ever added; row r lies at r % rows
+        self._tree = PriorityTree(spec.rows * spec.lanes) if spec.priority else None
+        self._highest = 1.0  # of all priorities ever: what nobody has learned from yet comes soon
 
     def __len__(self) -> int:
         """Real transitions in the ring, those included that cannot be drawn yet."""
@@ -93,8 +109,9 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the ring occupies when it is full."""
-        return sum(array.nbytes for array in self._arrays().values())
+        """Bytes that the ring occupies when it is full, the sums over priorities included."""
+        sums = self._tree.nbytes - self._tree.values.nbytes if self._tree else 0
+        return sums + sum(array.nbytes for array in self._arrays().values())
 
     def add(
         self,
@@ -132,6 +149,9 @@ class Replay:
         self._life_lost[at] = life_lost & valid
         self._valid[at] = valid
         self._start[at] = starts
+        if self._tree:
+            first = at * self.spec.lanes
+            self._tree.set(np.arange(first, first + self.spec.lanes), np.where(valid, self._highest, 0.0))
         self._added += 1
 
     def drawable(self) -> NDArray[np.bool_]:
@@ -141,26 +161,61 @@ class Replay:
         lanes = np.tile(np.arange(self.spec.lanes), newest + 1 - oldest)
         return self._may_draw(rows, lanes).reshape(-1, self.spec.lanes)
 
-    def sample(self, size: int, rng: np.random.Generator) -> Batch:
-        """Draw `size` transitions uniformly and with replacement from the drawable ones.
+    def sample(self, size: int, rng: np.random.Generator, *, correction: float = 1.0) -> Batch:
+        """Draw `size` transitions with replacement from the drawable ones: uniformly, or by `ReplaySpec.priority`.
 
         Never drawn: padding; windows that reach beyond the newest row; states whose stack reaches into overwritten
         rows.
 
+        Args:
+            correction: exponent of the importance weights of prioritised draws. 1 makes up for the unequal
+                probabilities in full, 0 not at all. The largest weight of a batch is 1.
+
         Raises:
             ReplayError: nothing can be drawn yet.
+
+        Reference: Schaul, Quan, Antonoglou and Silver, Prioritized Experience Replay, 2016 (proportional variant).
         """
         rows, lanes = self._draw(size, rng)
-        return self._gather(rows, lanes)
+        weight = np.ones(size, dtype=np.float32)
+        if self._tree and size:
+            drawn = self._tree.values[rows % self.spec.rows * self.spec.lanes + lanes]
+            # The count of transitions and the sum of priorities divide out against the largest weight.
+            weight = ((drawn / drawn.min()) ** -correction).astype(np.float32)
+        return self._gather(rows, lanes, weight)
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    def prioritise(self, slot: torch.Tensor, error: torch.Tensor) -> None:
+        """Say how far off the values of drawn transitions were; they are drawn in proportion to error ** `priority`.
+
+        Args:
+            slot: (B,) int64, of the batch. A transition that was overwritten since is passed over.
+            error: (B,) sizes of the errors, at least 0, finite. A transition drawn twice takes the last one.
+
+        Raises:
+            ReplayError: the replay draws uniformly, or an error is negative or no finite number.
+        """
+        sizes = error.detach().cpu().to(torch.float64).numpy()
+        if self._tree is None or not (np.isfinite(sizes).all() and (sizes >= 0).all()):
+            raise ReplayError(
+                got="a replay with priority=0" if self._tree is None else f"errors from {sizes.min()} to {sizes.max()}",
+                wanted="prioritised draws, and finite errors of at least 0",
+                where="rl.replay.Replay.prioritise",
+                next_step="build the ReplaySpec with priority=0.6, and pass the absolute errors of the drawn batch",
+            )
+        rows, lanes = np.divmod(slot.cpu().numpy(), self.spec.lanes)
+        oldest, newest = self._span()
+        here = (rows >= oldest) & (rows <= newest)
+        values = (sizes[here] + LEAST_ERROR) ** self.spec.priority
+        self._tree.set(rows[here] % self.spec.rows * self.spec.lanes + lanes[here], values)
+        self._highest = max([self._highest, *values.tolist()])
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """The filled part of the ring as tensors (views, in order of the ring) and its position."""
         filled = min(self._added, self.spec.rows)
-        return {name: torch.from_numpy(array[:filled]) for name, array in self._arrays().items()}, {
-            "added": self._added
-        }
+        tensors = {name: torch.from_numpy(array[:filled]) for name, array in self._arrays().items()}
+        return tensors, {"added": self._added, **({"highest": self._highest} if self._tree else {})}
 
-    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, int]) -> None:
+    def load_state(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, float]) -> None:
         """Take over what `state` returned, from a replay of the same spec.
 
         Raises:
@@ -180,6 +235,9 @@ class Replay:
                 )
             array[:filled] = given
         self._added = added
+        if self._tree:
+            self._tree.load(self._tree.values.copy())  # the sums above what was just put in
+            self._highest = float(facts["highest"])
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {
@@ -191,6 +249,7 @@ class Replay:
             "life_lost": self._life_lost,
             "valid": self._valid,
             "start": self._start,
+            **({"priority": self._tree.values.reshape(self.spec.rows, -1)} if self._tree else {}),
         }
 
     def _span(self) -> tuple[int, int]:
@@ -229,8 +288,12 @@ class Replay:
         lanes: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
         missing = np.arange(count)
         for _ in range(ROUNDS if newest >= oldest else 0):
-            flat = rng.integers(oldest * lanes_count, (newest + 1) * lanes_count, size=len(missing))
-            rows[missing], lanes[missing] = np.divmod(flat, lanes_count)
+            if self._tree:
+                at, lanes[missing] = np.divmod(self._tree.draw(rng.random(len(missing))), lanes_count)
+                rows[missing] = oldest + (at - oldest) % self.spec.rows
+            else:
+                flat = rng.integers(oldest * lanes_count, (newest + 1) * lanes_count, size=len(missing))
+                rows[missing], lanes[missing] = np.divmod(flat, lanes_count)
             missing = missing[~self._may_draw(rows[missing], lanes[missing])]
             if not len(missing):
                 return rows, lanes
@@ -242,11 +305,15 @@ class Replay:
                 where="rl.replay.Replay.sample",
                 next_step=f"add at least {self.spec.stack + self.spec.n_step} rows before the first update",
             )
-        chosen = rng.integers(0, len(age), size=len(missing))
+        if self._tree:
+            likely = self._tree.values[(age + oldest) % self.spec.rows * lanes_count + lane]
+            chosen = rng.choice(len(age), size=len(missing), p=likely / likely.sum())
+        else:
+            chosen = rng.integers(0, len(age), size=len(missing))
         rows[missing], lanes[missing] = age[chosen] + oldest, lane[chosen]
         return rows, lanes
 
-    def _gather(self, rows: NDArray[np.int64], lanes: NDArray[np.int64]) -> Batch:
+    def _gather(self, rows: NDArray[np.int64], lanes: NDArray[np.int64], weight: NDArray[np.float32]) -> Batch:
         size, n, clip = self.spec.rows, self.spec.n_step, self.spec.reward_clip
         at = (rows[:, None] + np.arange(n)) % size
         across = lanes[:, None]
@@ -263,6 +330,8 @@ class Replay:
             length=torch.from_numpy(folded.length),
             terminated=torch.from_numpy(folded.terminated),
             truncated=torch.from_numpy(folded.truncated),
+            slot=torch.from_numpy(rows * self.spec.lanes + lanes),
+            weight=torch.from_numpy(weight),
         )
 
     def _stacked(self, rows: NDArray[np.int64], lanes: NDArray[np.int64]) -> torch.Tensor:

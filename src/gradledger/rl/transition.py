@@ -56,6 +56,8 @@ class Batch:
     reward: (B,) float32, the discounted sum over the window. discount: (B,) float32, what the value of `next_state` is
     multiplied with: 0 after a termination, else gamma to the power of the window's true length.
     length: (B,) int64 steps in the window, 1..n. terminated, truncated: (B,) bool, how the window ended, if by an end.
+    slot: (B,) int64, by which the replay knows the transition again. weight: (B,) float32 importance weight of its
+    loss, 1 where draws are uniform.
     """
 
     state: torch.Tensor
@@ -66,6 +68,8 @@ class Batch:
     length: torch.Tensor
     terminated: torch.Tensor
     truncated: torch.Tensor
+    slot: torch.Tensor
+    weight: torch.Tensor
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
