@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,17 +79,10 @@ def _why_shape(field: Field, got: tuple[int, ...]) -> str:
         return len(shape) == len(wanted) and all(w is None or g == w for g, w in zip(shape, wanted, strict=True))
 
     if len(got) == len(wanted):
-        if field.role == "image":
-            for kept in range(len(got) - 2):
-                if fits((*got[: kept + 1], got[-1], *got[kept + 1 : -1])):
-                    return f"channels look last (as in [..., H, W, C]) where {field.axes[kept + 1]} is first"
-                if fits((*got[: kept + 1], *got[kept + 2 :], got[kept + 1])):
-                    return f"{field.axes[-1]} looks moved to the front"
-        for a, b in combinations(range(len(got)), 2):
-            swapped = list(got)
-            swapped[a], swapped[b] = swapped[b], swapped[a]
-            if fits(tuple(swapped)):
-                return f"axes {field.axes[a]} and {field.axes[b]} look swapped; the element count is the same"
+        for order in _orders(field):
+            there = dict(zip(order, got, strict=True))  # the axis at each place of the data: its size
+            if fits(tuple(there[at] for at in range(len(got)))):
+                return _order_text(field, order)
         wrong = [f"{a} is {g}, not {w}" for a, g, w in zip(field.axes, got, wanted, strict=True) if w not in (None, g)]
         return ", ".join(wrong)
     if len(got) == len(wanted) + 1:
@@ -104,6 +97,33 @@ def _why_shape(field: Field, got: tuple[int, ...]) -> str:
         if fits((1, *got)):
             return f"axis {field.axes[0]} is missing: one sample, not a batch"
     return f"{len(got)} axes where {len(wanted)} are named: {' '.join(field.axes)}"
+
+
+def _orders(field: Field) -> Iterator[tuple[int, ...]]:
+    """Other orders of the axes, the usual mistakes first: channels last or first, two swapped, then any."""
+    every = tuple(range(len(field.axes)))
+    if field.role == "image" and field.channel:
+        at = field.axes.index(field.channel)
+        rest = [one for one in every[1:] if one != at]
+        yield from (order for order in ((0, *rest, at), (0, at, *rest)) if at and order != every)
+    for a, b in combinations(every, 2):
+        yield tuple(b if one == a else a if one == b else one for one in every)
+    yield from ((0, *order) for order in permutations(every[1:]))
+
+
+def _order_text(field: Field, order: tuple[int, ...]) -> str:
+    names = [field.axes[at] for at in order]
+    moved = [at for at, one in enumerate(order) if at != one]
+    image = field.role == "image" and bool(field.channel)
+    if image and order[0] == 0 and field.channel in (names[1], names[-1]) and len(moved) > 2:
+        text = f"axes look to be in the order {' '.join(names)}"
+        return f"{text}: channels {'last' if names[-1] == field.channel else 'first'}, the element count is the same"
+    if len(moved) > 2:
+        return f"axes look to be in the order {' '.join(names)}; the element count is the same"
+    a, b = (field.axes[at] for at in moved)
+    text = f"axes {a} and {b} look swapped; the element count is the same"
+    sizes = image and order[0] == 0 and field.channel not in (a, b)
+    return f"{text} (PIL and OpenCV name a size as width, height)" if sizes else text
 
 
 def _dtype(field: Field, array: NDArray[Any], got: str) -> Iterator[Violation]:
