@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gradledger.cli import _app
 from gradledger.core.errors import GradledgerError
-from gradledger.evidence import bundle
+from gradledger.evidence import bundle, slices
 from gradledger.evidence.record import TrialRecord
 from gradledger.recipes import _seal_answer, _seal_faults, _seal_image, _seal_measures, _seal_nets
 from gradledger.recipes import _seal_data as data
@@ -219,6 +219,26 @@ def test_the_counterfactual_tells_how_far_the_lamp_alone_moves_an_answer() -> No
     moves = _seal_measures.pushed(Brightness(), images)  # type: ignore[arg-type]
     wanted = 3 * (100 * _seal_measures.BRIGHT - 100 * _seal_measures.DARK) / 255
     assert moves == pytest.approx([wanted] * 2, abs=0.01)
+
+
+def test_a_net_that_reads_the_light_errs_with_what_the_label_does_not_say_of_it() -> None:
+    crops = data.load(data.GENERATED, 200, 2, "offset_mm")
+    label = crops.recording.offset[:, 0].astype(np.float64)
+    cut, groups = _seal_faults.excess(crops), list(crops.recording.burst)
+    assert abs(cut.count(_seal_faults.BRIGHTER) / len(cut) - 0.5) < 0.1
+    level = np.log(crops.recording.images.astype(np.float64).mean(axis=(1, 2, 3)))
+    noise = np.repeat(np.random.default_rng(0).normal(0, 0.1, 1000), 2)[: len(label)]
+    for said, found in {
+        "to the middle": (0.7 * label, False),
+        "by the light": (label + 0.2 * (level - level.mean()), True),
+    }.values():
+        parts = slices.by_slice(said + noise - label, cut, groups)
+        bright, dark = sorted(parts, key=lambda one: one.name)  # "brighter ...", "darker ..."
+        assert bright.p is not None
+        assert (bright.p < 0.01) is found
+        # of what the label leaves of the light: the mean of either half of a normal, times the share that is read
+        left = physics.SWING * math.sqrt(1 - physics.CORRELATION**2)
+        assert bright.mean - dark.mean == pytest.approx(found * 0.2 * 2 * math.sqrt(2 / math.pi) * left, abs=0.012)
 
 
 def test_the_gradient_of_the_loss_by_hand() -> None:

@@ -21,6 +21,7 @@ LEVEL, REPLICATES = 0.95, 2000
 LEAKS = (("mlp", "mlp_frame"), ("conv", "conv_frame"))
 BEFORE, AFTER = "recorded", "conv"
 AGREES, DISAGREES = "light agrees with the label", "light disagrees"
+BRIGHTER, DARKER = "brighter than its label says", "darker than its label says"
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ def _gap(
 def agreement(data: Data) -> tuple[str, ...]:
     """Of each crop, whether its light says what the label says: both above, or both below the middle of their line."""
     recording = data.recording
-    line = np.array(recording.line)
-    level = np.log(np.maximum(recording.images.astype(np.float64).mean(axis=(1, 2, 3)), 1e-3))
+    line, level = np.array(recording.line), _level(data)
     same = np.zeros(len(line), dtype=bool)
     for name in sorted(set(recording.line)):
         mine = line == name
@@ -123,10 +123,28 @@ def agreement(data: Data) -> tuple[str, ...]:
     return tuple(AGREES if one else DISAGREES for one in same.tolist())
 
 
+def excess(data: Data) -> tuple[str, ...]:
+    """Of each crop, whether it is brighter than a line through labels and levels of its production line says. A net
+    that reads the light errs upwards on the one half and downwards on the other; one that is merely drawn to the middle
+    of the labels does not, for what is left over has nothing to do with the label."""
+    line, level, label = np.array(data.recording.line), _level(data), data.recording.offset[:, 0].astype(np.float64)
+    over = np.zeros(len(line), dtype=bool)
+    for name in sorted(set(data.recording.line)):
+        mine = line == name
+        spread = np.cov(label[mine], level[mine])
+        told = (label[mine] - label[mine].mean()) * (spread[0, 1] / max(spread[0, 0], 1e-12))
+        over[mine] = level[mine] - level[mine].mean() > told
+    return tuple(BRIGHTER if one else DARKER for one in over.tolist())
+
+
+def _level(data: Data) -> NDArray[np.float64]:
+    return np.asarray(np.log(np.maximum(data.recording.images.astype(np.float64).mean(axis=(1, 2, 3)), 1e-3)))
+
+
 def shortcut(data: Data, config: Mapping[str, Any], finished: Sequence[Attempt], kept: Kept) -> dict[str, Any]:
-    """`shortcut.json`: what metadata alone tell, the slice in which the light lies, and the counterfactual, before and
+    """`shortcut.json`: what metadata alone tell, the slices in which the light lies, and the counterfactual, before and
     after the light was divided out."""
-    names, rows = agreement(data), []
+    names, rows = (agreement(data), excess(data)), []
     groups = _seal_data.sides(*_seal_data.named(config), "burst").groups
     told: dict[str, dict[int, Mapping[str, Any]]] = {BEFORE: {}, AFTER: {}}
     for one in finished:
@@ -143,8 +161,10 @@ def shortcut(data: Data, config: Mapping[str, Any], finished: Sequence[Attempt],
     return {
         "about": (
             f"{data.unit}. moves: mean change of an answer when the lamp alone goes from a quarter less to a third "
-            "more light; relit: error when each crop has the light of another of its line; the two slices: error where "
-            "light and label agree and where they do not; p: one-sided, that the second is worse."
+            "more light; relit: error when each crop has the light of another of its line. Slices: error where light "
+            "and label agree and where they do not, p: one-sided, that the second is worse; mean of said minus label "
+            "where a crop is brighter than its label says, and where it is darker, p of signed: one-sided, that the "
+            "first is higher, as it is when a net reads the light."
         ),
         "probe": [one.record() for one in probe if "metadata" in one.name or one.name == _seal_baselines.MEAN],
         "rows": rows,
@@ -153,14 +173,16 @@ def shortcut(data: Data, config: Mapping[str, Any], finished: Sequence[Attempt],
 
 
 def _row(
-    one: Attempt, arrays: Mapping[str, NDArray[Any]], names: Sequence[str], groups: Sequence[int]
+    one: Attempt, arrays: Mapping[str, NDArray[Any]], names: Sequence[Sequence[str]], groups: Sequence[int]
 ) -> dict[str, Any]:
     quantities, at = one.quantities or {}, arrays["at"]
-    away = np.abs(arrays["said"] - arrays["target"])[:, 0].astype(np.float64)
+    signed = (arrays["said"] - arrays["target"])[:, 0].astype(np.float64)
     parts = {
-        part.name: part for part in slices.by_slice(away, _seal_data.rows(names, at), [groups[int(i)] for i in at])
+        part.name: part
+        for values, cut in zip((np.abs(signed), signed), names, strict=True)
+        for part in slices.by_slice(values, _seal_data.rows(cut, at), [groups[int(i)] for i in at])
     }
-    lies = parts.get(DISAGREES)
+    lies, bright, dark = (parts.get(name) for name in (DISAGREES, BRIGHTER, DARKER))
     return {
         "arm": one.trial.arm,
         "rng_seed": one.trial.rng_seed,
@@ -168,6 +190,9 @@ def _row(
         "agrees": parts[AGREES].mean if AGREES in parts else None,
         "disagrees": lies.mean if lies else None,
         "p": lies.p if lies else None,
+        "brighter": bright.mean if bright else None,
+        "darker": dark.mean if dark else None,
+        "p_of_signed": bright.p if bright else None,
         "moves": quantities["light_moves"],
         "slope": quantities["light_slope"],
         "relit": quantities["relit"],
