@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.linear_model import LinearRegression, RidgeCV
+from sklearn.linear_model import LinearRegression, Ridge, RidgeCV
 from sklearn.metrics import average_precision_score
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -90,6 +91,80 @@ def test_the_interval_is_over_groups() -> None:
     json.dumps([one.record() for one in few])
 
 
+@pytest.mark.parametrize("columns", [3, 40])
+def test_the_penalty_is_chosen_with_whole_groups_left_out(columns: int) -> None:
+    """The closed form of what is left out, against lines that were really fitted without the group; groups of one row,
+    of a few, and of more rows than there are columns."""
+    rng = np.random.default_rng(5)
+    sizes = (1, 1, 2, 3, 5, 8, 13)
+    groups = [name for name, size in enumerate(sizes) for _ in range(size)]
+    x = rng.normal(size=(len(groups), columns))
+    x -= x.mean(axis=0)
+    y = rng.normal(size=(len(groups), 2)) + x[:, :2]
+    u, s, _ = np.linalg.svd(x, full_matrices=False)
+    u, s = u[:, s > 1e-9], s[s > 1e-9]
+    middle = y.mean(axis=0)
+    for penalty in (0.1, 10.0):
+        errors = []
+        for name in set(groups):
+            out = np.array(groups) == name
+            within = Ridge(alpha=penalty).fit(x[~out], y[~out])
+            errors.append(np.square(within.predict(x[out]) - y[out]))
+        wanted = float(np.concatenate(errors).mean())
+        rows = list(_rules.members(groups).values())
+        got = _rules._left_out(u, s, u.T @ (y - middle), y, middle, penalty, rows)
+        assert got == pytest.approx(wanted, rel=1e-9)
+
+
+def siblings(count: int = 40, each: int = 10) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Bursts whose rows look alike and have one target, which nothing in the input tells of a new burst."""
+    rng = np.random.default_rng(1)
+    groups = [at // each for at in range(count * each)]
+    x = rng.normal(size=(count, 60)).repeat(each, axis=0) + 0.1 * rng.normal(size=(count * each, 60))
+    return x, rng.normal(size=count).repeat(each), groups
+
+
+def test_a_line_that_leaves_rows_out_is_taken_in_by_siblings_and_one_that_leaves_groups_out_is_not() -> None:
+    x, y, groups = siblings()
+    train, held = slice(0, 200), slice(200, 400)
+    asked = Side(x[held], y[held], groups[held])
+    rows = by_name(table(Side(x[train], y[train]), asked, kind="numbers"))
+    whole = by_name(table(Side(x[train], y[train], groups[train]), asked, kind="numbers"))
+    mean = whole["mean of the training targets"].value
+    assert rows["linear"].value > 1.4 * mean  # a small penalty: whichever row is left out, its siblings stay
+    assert whole["linear"].value < 1.1 * mean
+    assert whole["nearest neighbour"] == rows["nearest neighbour"]
+
+
+def test_groups_on_both_sides_are_counted_and_left_out_by_folds() -> None:
+    x, y, groups = siblings()
+    order = np.random.default_rng(2).permutation(400)
+    names = [[groups[row] for row in at] for at in (order[:300], order[300:])]
+    train, held = (Side(x[at], y[at], own) for at, own in zip((order[:300], order[300:]), names, strict=True))
+    both = len(set(names[0]) & set(names[1]))
+    assert both > 30
+    leaked = by_name(table(train, held, kind="numbers"))
+    apart = by_name(table(train, held, kind="numbers", folds=5))
+    assert (leaked["linear"].shared, apart["linear"].shared) == (both, 0)
+    assert leaked["nearest neighbour"].value < 0.01 < 0.5 < apart["nearest neighbour"].value
+    assert json.loads(json.dumps(leaked["linear"].record()))["shared"] == both
+
+    everything = Side(x, y, groups, metadata={"burst": groups})
+    crossed = by_name(table(everything, everything, kind="numbers", folds=5, zero=True))
+    fold = np.empty(400, dtype=int)
+    shuffled_names = np.random.default_rng(0).permutation(40)
+    for number, name in enumerate(shuffled_names):
+        fold[np.array(groups) == name] = number % 5
+    for name, oracle in {
+        "mean of the training targets": DummyRegressor(),
+        "nearest neighbour": make_pipeline(StandardScaler(), KNeighborsRegressor(1, algorithm="brute")),
+    }.items():
+        said = cross_val_predict(oracle, x, y, groups=fold, cv=LeaveOneGroupOut())
+        assert crossed[name].value == pytest.approx(float(((said - y) ** 2).mean()), rel=1e-9), name
+    assert crossed["zero"].value == pytest.approx(float((y**2).mean()))
+    assert crossed["metadata only, nearest neighbour"].value > 0.5  # the name of a burst tells of no other
+
+
 def test_metadata_that_give_the_target_away_are_found_and_others_are_not() -> None:
     camera = np.where(KINDS == "fish", "left", "right").astype(object)
     camera[HELD][0] = "never seen in training"
@@ -167,6 +242,10 @@ def test_a_value_is_shown_with_its_scale() -> None:
         ({"also": {"mine": np.zeros(50)}}, r"predictions of shape \(50, 1\) of 'mine', wanted \(50, 2\)"),
         ({"metric": lambda said, wanted: said}, r"a metric of shape \(50, 2\)"),
         ({"penalty": -1.0}, "penalty=-1"),
+        ({"train": Side(X[TRAIN], Y[TRAIN], GROUPS)}, r"train.groups: got 50 groups for 100 rows"),
+        ({"held": Side(X[HELD], Y[HELD], last=Y[:7])}, r"predictions of shape \(7, 2\) of 'last value'"),
+        ({"folds": 5}, "folds=5, groups of one side or none"),
+        ({"folds": 1}, "2 folds or more"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: dict[str, object], text: str) -> None:

@@ -60,12 +60,23 @@ def nearest(inputs: Rows, targets: Rows, asked: Rows, *, standardise: bool = Tru
     return np.asarray(targets[found])
 
 
-def linear(inputs: Rows, targets: Rows, asked: Rows, *, penalty: float | None = None) -> Rows:
+def linear(
+    inputs: Rows,
+    targets: Rows,
+    asked: Rows,
+    *,
+    penalty: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+) -> Rows:
     """(M, A): the line with intercept through standardised columns, of least squares plus penalty * |weights|^2.
 
     A penalty of 0 gives plain least squares, of least norm where rows are fewer than columns. None chooses one of
-    PENALTIES * N by the squared error with one row left out (closed form), over the training rows alone. Costs a
+    PENALTIES * N by the squared error of what was left out (closed form), over the training rows alone. Costs a
     singular value decomposition, about N D min(N, D) multiplications: hand over reduced features, not raw pixels.
+
+    Args:
+        groups: which group each training row is of: whole groups are left out in the choice, for a row whose siblings
+            stay is no test. None: single rows are.
 
     Raises:
         StatisticsError: a negative penalty.
@@ -79,18 +90,43 @@ def linear(inputs: Rows, targets: Rows, asked: Rows, *, penalty: float | None = 
     u, s, vt = u[:, kept], s[kept], vt[kept]
     along = u.T @ (targets - middle)  # (rank, A)
     if penalty is None:
-        penalty = min((one * len(x) for one in PENALTIES), key=lambda one: _left_out(u, s, along, targets, middle, one))
+        rows = list(members(groups if groups is not None else range(len(x))).values())
+        penalty = min(
+            (one * len(x) for one in PENALTIES), key=lambda one: _left_out(u, s, along, targets, middle, one, rows)
+        )
     weights = vt.T @ ((s / (s**2 + penalty))[:, None] * along)
     return np.asarray(q @ weights + middle)
 
 
-def _left_out(u: Rows, s: Rows, along: Rows, targets: Rows, middle: Rows, penalty: float) -> float:
-    """Mean squared error of each row by the line through the others: residual / (1 - leverage)."""
+def _left_out(
+    u: Rows, s: Rows, along: Rows, targets: Rows, middle: Rows, penalty: float, groups: Sequence[NDArray[np.int64]]
+) -> float:
+    """Mean squared error of the rows of each group by the line through all others: residual = (1 - hat)^-1 residual,
+    where hat is the group's own block of the hat matrix; a single row's is its leverage."""
     shrunk = s**2 / (s**2 + penalty)
     residual = targets - middle - u @ (shrunk[:, None] * along)
-    leverage = 1.0 / len(u) + np.square(u) @ shrunk
-    room = np.maximum(1.0 - leverage, 1e-12)  # a row that the line goes through by itself
-    return float(np.mean(np.square(residual / room[:, None])))
+    if len(groups) == len(u):
+        leverage = 1.0 / len(u) + np.square(u) @ shrunk
+        room = np.maximum(1.0 - leverage, 1e-12)  # a row that the line goes through by itself
+        return float(np.mean(np.square(residual / room[:, None])))
+    root = np.hstack([np.full((len(u), 1), len(u) ** -0.5), u * np.sqrt(shrunk)])  # hat = root @ root.T
+    total = 0.0
+    for rows in groups:
+        own = root[rows]
+        # hat = P diag(d) P^T by the decomposition of its root: (1 - hat)^-1 = 1 + P diag(d / (1 - d)) P^T
+        p, d, _ = np.linalg.svd(own, full_matrices=False)
+        room = np.maximum(1.0 - d**2, 1e-12)  # as above
+        out = residual[rows] + p @ ((d**2 / room)[:, None] * (p.T @ residual[rows]))
+        total += float(np.sum(np.square(out)))
+    return total / residual.size
+
+
+def members(groups: Sequence[Hashable]) -> dict[Hashable, NDArray[np.int64]]:
+    """Group -> its rows, in the order in which groups and rows come."""
+    found: dict[Hashable, list[int]] = {}
+    for at, group in enumerate(groups):
+        found.setdefault(group, []).append(at)
+    return {group: np.array(rows, dtype=np.int64) for group, rows in found.items()}
 
 
 def encoded(
@@ -126,10 +162,7 @@ def shuffled(targets: ArrayLike, *, rng_seed: int, groups: Sequence[Hashable] | 
     if len(groups) != len(array):
         raise _refused(f"{len(groups)} groups for {len(array)} rows", "a group for each row", "shuffled")
     order = np.arange(len(array))
-    members: dict[Hashable, list[int]] = {}
-    for at, group in enumerate(groups):
-        members.setdefault(group, []).append(at)
-    for own in members.values():
+    for own in members(groups).values():
         order[own] = rng.permutation(own)
     return np.asarray(array[order])
 

@@ -5,13 +5,15 @@
     rows = table(train, held, kind="numbers", zero=True)
     placed = place("mse", 0.012, rows)
 
+    rows = table(all, all, kind="numbers", folds=5)  # no split: cross-validation by groups
+
 Axis letters: N rows, D features, A outputs, K classes. A rule is fitted on `train` and measured on `held` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,9 +36,10 @@ class Side:
     """One side of a split.
 
     inputs: (N, ...) numbers, the features that the model sees. targets: (N,) or (N, A) numbers, or (N,) classes.
-    groups: which group each row is of; None: each row is a group of its own. metadata: name -> (N,) numbers or text,
-    what is known of a row beside its input: camera, operator, hour, file size. last: what the target was before, of
-    the shape of `targets`: the rule "nothing changes".
+    groups: which group each row is of; None: each row is a group of its own. Of `train` they say what is left out
+    together where a penalty is chosen, and which rows of `held` have siblings there. metadata: name -> (N,) numbers or
+    text, what is known of a row beside its input: camera, operator, hour, file size. last: what the target was before,
+    of the shape of `targets`: the rule "nothing changes".
     """
 
     inputs: ArrayLike
@@ -48,13 +51,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What one rule reaches on the held-out rows. n: rows; groups: how many; interval: of the value, over groups."""
+    """What one rule reaches on the held-out rows. n: rows; groups: how many; interval: of the value, over groups.
+    shared: how many of these groups were among those that the rule was fitted on: 0, or the value is leaked."""
 
     name: str
     value: float
     n: int
     groups: int
     interval: Interval
+    shared: int = 0
 
     def record(self) -> dict[str, Any]:
         """Ready for JSON; ten digits, for the last bits of a decomposition can differ from call to call."""
@@ -102,6 +107,7 @@ def table(
     also: Mapping[str, ArrayLike] | None = None,
     penalty: float | None = None,
     standardise: bool = True,
+    folds: int = 0,
     level: float = LEVEL,
     replicates: int = REPLICATES,
     rng_seed: int = 0,
@@ -120,33 +126,39 @@ def table(
         also: name -> predictions of rules of your own, such as the model trained on `shuffled` labels.
         penalty: of the linear rule, see `_rules.linear`. standardise: distances of inputs in standard deviations; False
             where the columns have one unit, or were scaled before. rng_seed: of the shuffled labels and the intervals.
+        folds: 0 fits each rule on all training rows. From 2 on, the groups that stand on both sides are divided into so
+            many folds, and the held-out rows of a fold are answered by rules that were fitted without it: no rule
+            answers for a group that it has seen. With the same rows on both sides: cross-validation by groups.
 
     Raises:
         StatisticsError: columns of different lengths or widths, numbers that are not finite, metadata that one side
-            lacks, `zero` of classes, or a metric that gives neither a number nor one a row.
+            lacks, `zero` of classes, a metric that gives neither a number nor one a row, or folds without groups of
+            both sides, or without a training row in one of them.
     """
     names = class_names(train, held) if kind == "classes" else None
     goal, wanted = _goals(train.targets, names, "train.targets"), _goals(held.targets, names, "held.targets")
     x, asked = rows_of(train.inputs, "train.inputs"), rows_of(held.inputs, "held.inputs")
     _check(train, held, (len(x), len(goal)), (len(asked), len(wanted)), zero and kind == "classes")
-    said: dict[str, Array] = {
-        "mean of the training targets" if names is None else "shares of the training classes (majority)": np.tile(
-            goal.mean(axis=0), (len(asked), 1)
+    last = None if held.last is None else _goals(held.last, names, "held.last")
+    if last is not None and last.shape != wanted.shape:
+        raise _refused(f"predictions of shape {last.shape} of 'last value'", f"{wanted.shape}", "table")
+    parts, shared = _parts(train.groups, held.groups, folds, (len(x), len(asked)), rng_seed)
+    said: dict[str, Array] = {}
+    for ours, theirs in parts:
+        answers = _answers(
+            "mean of the training targets" if names is None else "shares of the training classes (majority)",
+            (x[ours], goal[ours], None if train.groups is None else [train.groups[at] for at in ours]),
+            asked[theirs],
+            _columns(train.metadata, ours),
+            _columns(held.metadata, theirs),
+            zero=zero,
+            last=None if last is None else last[theirs],
+            penalty=penalty,
+            standardise=standardise,
+            rng_seed=rng_seed,
         )
-    }
-    if zero:
-        said["zero"] = np.zeros_like(wanted)
-    if held.last is not None:
-        said["last value"] = _goals(held.last, names, "held.last")
-    said["nearest neighbour"] = nearest(x, goal, asked, standardise=standardise)
-    said["linear"] = linear(x, goal, asked, penalty=penalty)
-    if train.metadata:
-        known, met = encoded(train.metadata, held.metadata)
-        said["metadata only, nearest neighbour"] = nearest(known, goal, met)
-        said["metadata only, linear"] = linear(known, goal, met, penalty=penalty)
-    mixed = goal[shuffled(np.arange(len(goal)), rng_seed=rng_seed)]
-    said["shuffled labels, nearest neighbour"] = nearest(x, mixed, asked, standardise=standardise)
-    said["shuffled labels, linear"] = linear(x, mixed, asked, penalty=penalty)
+        for name, values in answers.items():
+            said.setdefault(name, np.empty_like(wanted))[theirs] = values
     for name, given in (also or {}).items():
         said[name] = rows_of(given, f"also: {name}")
     measure = metric or (squared_error if names is None else wrong)
@@ -158,7 +170,7 @@ def table(
         if values.shape != wanted.shape:
             raise _refused(f"predictions of shape {values.shape} of {name!r}", f"{wanted.shape}", "table")
         answer = np.asarray(measure(values[:, 0] if flat else values, right), dtype=np.float64)
-        found.append(_measured(name, answer, groups, level, replicates, rng_seed))
+        found.append(replace(_measured(name, answer, groups, level, replicates, rng_seed), shared=shared))
     return found
 
 
@@ -188,6 +200,71 @@ def place(metric: str, value: float, baselines: Sequence[Baseline], *, better: B
     rest = tuple(one.name for one in baselines if one.name not in under)
     ratio = value / best.value if best.value != 0 else None
     return Placed(metric, float(value), better, best.name, best.value, ratio, under, rest)
+
+
+def _answers(
+    middle: str,
+    fitted: tuple[Array, Array, list[Hashable] | None],
+    asked: Array,
+    known: Mapping[str, Array],
+    met: Mapping[str, Array],
+    *,
+    zero: bool,
+    last: Array | None,
+    penalty: float | None,
+    standardise: bool,
+    rng_seed: int,
+) -> dict[str, Array]:
+    """Rule -> (M, A) of what it says to the rows that are asked, fitted on (inputs, targets, groups)."""
+    x, goal, groups = fitted
+    said: dict[str, Array] = {middle: np.tile(goal.mean(axis=0), (len(asked), 1))}
+    if zero:
+        said["zero"] = np.zeros((len(asked), goal.shape[1]))
+    if last is not None:
+        said["last value"] = last
+    said["nearest neighbour"] = nearest(x, goal, asked, standardise=standardise)
+    said["linear"] = linear(x, goal, asked, penalty=penalty, groups=groups)
+    if known:
+        a, b = encoded(known, met)
+        said["metadata only, nearest neighbour"] = nearest(a, goal, b)
+        said["metadata only, linear"] = linear(a, goal, b, penalty=penalty, groups=groups)
+    mixed = goal[shuffled(np.arange(len(goal)), rng_seed=rng_seed)]
+    said["shuffled labels, nearest neighbour"] = nearest(x, mixed, asked, standardise=standardise)
+    said["shuffled labels, linear"] = linear(x, mixed, asked, penalty=penalty, groups=groups)
+    return said
+
+
+def _columns(metadata: Mapping[str, Sequence[Any] | Array], rows: NDArray[np.int64]) -> dict[str, Any]:
+    """These rows of each column."""
+    return {name: [column[at] for at in rows] for name, column in metadata.items()}
+
+
+def _parts(
+    train: Sequence[Hashable] | None,
+    held: Sequence[Hashable] | None,
+    folds: int,
+    counts: tuple[int, int],
+    rng_seed: int,
+) -> tuple[list[tuple[NDArray[np.int64], NDArray[np.int64]]], int]:
+    """[(training rows, held-out rows that they answer)], and how many groups stand on both sides of a part."""
+    everything = (np.arange(counts[0]), np.arange(counts[1]))
+    both = [] if train is None or held is None else [one for one in dict.fromkeys(held) if one in set(train)]
+    if folds == 0:
+        return [everything], len(both)
+    if folds < 2 or train is None or held is None:
+        of = "both sides" if train is not None and held is not None else "one side or none"
+        raise _refused(f"folds={folds}, groups of {of}", "2 folds or more, and groups of both sides", "folds")
+    order = np.random.default_rng(rng_seed).permutation(len(both))
+    fold = {both[at]: number % folds for number, at in enumerate(order)}
+    parts = []
+    for number in range(-1, min(folds, len(both))):
+        theirs = np.array([at for at, one in enumerate(held) if fold.get(one, -1) == number], dtype=np.int64)
+        ours = np.array([at for at, one in enumerate(train) if number < 0 or fold.get(one) != number], dtype=np.int64)
+        if theirs.size and not ours.size:
+            raise _refused(f"{len(both)} groups in {folds} folds", "training rows outside of each fold", "folds")
+        if theirs.size:
+            parts.append((ours, theirs))
+    return parts, 0
 
 
 def _measured(
@@ -222,8 +299,9 @@ def _check(train: Side, held: Side, of_train: tuple[int, int], of_held: tuple[in
     for where, counts in (("train", of_train), ("held", of_held)):
         if counts[0] != counts[1]:
             raise _refused(f"{counts[0]} inputs and {counts[1]} targets", "one target an input", where)
-    if held.groups is not None and len(held.groups) != of_held[0]:
-        raise _refused(f"{len(held.groups)} groups for {of_held[0]} rows", "a group for each row", "held.groups")
+    for where, groups, rows in (("train", train.groups, of_train[0]), ("held", held.groups, of_held[0])):
+        if groups is not None and len(groups) != rows:
+            raise _refused(f"{len(groups)} groups for {rows} rows", "a group for each row", f"{where}.groups")
     if set(train.metadata) != set(held.metadata):
         raise _refused(f"metadata {sorted(train.metadata)} and {sorted(held.metadata)}", "the same names", "metadata")
     for side, count in ((train, of_train[0]), (held, of_held[0])):
