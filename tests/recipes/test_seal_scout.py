@@ -105,7 +105,7 @@ def test_every_malformed_crop_is_refused_with_its_reason(folder: Path, told: dic
         "truncated file": "truncated",
         "floats in [0, 1]": "scaled floats",
         "NaN in one pixel": "not a number",
-        "channels last": "channels look last",
+        "channels last": "channels last",
         "height and width swapped": "[1, 3, 32, 28]",
         "empty array": "H is 0",
         "pixels in another unit": "0.00075 mm to a pixel",
