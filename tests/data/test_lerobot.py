@@ -409,25 +409,69 @@ def test_damage_is_reported(copy: Path, kind: str) -> None:
     assert says in str(caught.value)
 
 
-def test_at_least_twenty_five_kinds_all_in_one_list(copy: Path) -> None:
-    assert len(DAMAGE) >= 25
-    together = [
-        "more frames than there are",
-        "split beyond the end",
-        "task twice",
-        "NaN",
-        "timestamps off the grid",
-        "frame index",
-        "episode index",
-        "task without string",
-        "stats missing",
-        "video missing",
-    ]
-    for kind in together:
-        DAMAGE[kind][0](copy)
+# Those that can be seen beside each other, each once; what they say may name numbers that another one changed.
+TOGETHER = {
+    **{
+        kind: DAMAGE[kind]
+        for kind in (
+            "more episodes than there are",
+            "more frames than there are",
+            "more tasks than there are",
+            "feature without a column",
+            "column without a feature",
+            "tasks out of order",
+            "task without a text",
+            "episode number skipped",
+            "gap between episodes",
+            "task that no one knows",
+            "NaN",
+            "timestamps off the grid",
+            "frame index",
+            "episode index",
+            "index",
+            "task without string",
+            "stats changed",
+            "video shorter than promised",
+            "video span of another length",
+            "video of another size",
+        )
+    },
+    "split beyond the end": (DAMAGE["split beyond the end"][0], "'0:9', not a range within"),
+    "a value in another file changed": (
+        column("data/chunk-000/file-001.parquet", "next.done", put(0, True)),
+        "statistics of next.done disagree with the data: mean[0]",
+    ),
+    "another value changed": (
+        column(DATA, "matrix", put(2, [[9.0, 0.0], [0.0, 0.0]])),
+        "statistics of matrix disagree with the data: max[0]",
+    ),
+    "stats of another feature gone": (
+        file(
+            "meta/stats.json",
+            lambda p: p.write_text(
+                json.dumps({k: v for k, v in json.loads(p.read_text()).items() if k != "matrix"}, indent=4)
+            ),
+        ),
+        "nothing about matrix",
+    ),
+    "stats of a video that cannot be": (
+        column(META, f"stats/{TOP}/max", put(1, [[[1.5]], [[1.0]], [[1.0]]])),
+        f"episode 1: statistics of {TOP}: values outside [0, 1]",
+    ),
+}
+
+
+def test_twenty_five_kinds_in_one_folder_all_in_one_list(copy: Path) -> None:
+    assert len(TOGETHER) == 25
+    assert len(DAMAGE) == 50
+    for damage, _ in TOGETHER.values():
+        damage(copy)
     found = check(copy)
-    for kind in together:
-        assert any(DAMAGE[kind][1] in text for text in found), (kind, found)
+    for kind, (_, says) in TOGETHER.items():
+        assert any(says in text for text in found), (kind, found)
+    with pytest.raises(LeRobotError, match=f"{len(found)} problems") as caught:
+        open_folder(copy, videos=True)
+    assert all(text in str(caught.value) for text in found)
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
@@ -452,8 +496,8 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     for features, says in (
         ({"index": Feature("int64", (1,))}, "the writer's own"),
         ({"a/b": Feature("int64", (1,))}, "'/' separates columns"),
-        ({"x": Feature("image", (4, 4, 3))}, "store pictures as video"),
-        ({"x": Feature("video", (3, 4, 4))}, r"not \[H, W, 3\]"),
+        ({"x": Feature("image", (4, 4, 1))}, r"x, image, has shape \[4, 4, 1\], not \[H, W, 3\]"),
+        ({"x": Feature("video", (3, 4, 4))}, r"x, video, has shape \[3, 4, 4\], not \[H, W, 3\]"),
         ({}, "0 features"),
     ):
         with pytest.raises(LeRobotError, match=says):

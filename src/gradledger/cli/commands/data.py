@@ -245,7 +245,7 @@ def learnable(
 
 def lerobot_check(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A LeRobotDataset v3.0.")],
-    videos: Annotated[bool, typer.Option(help="Decode every video too.")] = True,
+    videos: Annotated[bool, typer.Option(help="Decode every video and picture too.")] = True,
     as_json: AsJson = None,
 ) -> None:
     """Check a LeRobotDataset v3 folder: every problem, one a line."""
@@ -268,6 +268,8 @@ def lerobot_convert(
     episode: Annotated[str, typer.Option(metavar="COLUMN", help="Which recording a frame is of.")] = "episode",
     task: Annotated[str, typer.Option(metavar="TEXT", help="What was done, the same in all.")] = "",
     task_column: Annotated[str, typer.Option(metavar="COLUMN", help="What was done, frame by frame.")] = "",
+    videos: Annotated[str, typer.Option(metavar="COLUMNS", help="Pictures of a table to store as video (lossy).")] = "",
+    images: Annotated[str, typer.Option(metavar="COLUMNS", help="Pictures of a table to store exactly (PNG).")] = "",
     robot_type: Annotated[str | None, typer.Option(metavar="TEXT", help="Name of the robot.")] = None,
     as_json: AsJson = None,
 ) -> None:
@@ -284,6 +286,8 @@ def lerobot_convert(
             task=task,
             task_column=task_column,
             robot_type=robot_type,
+            videos=_words(videos),
+            images=_words(images),
         )
         _say(f"{target}: {_many(info.total_episodes, 'episode')}, {_many(info.total_frames, 'frame')}")
         document.update(info.to_json())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradledger.data._needs import needs
 from gradledger.data.errors import DataError, LeRobotError
-from gradledger.data.lerobot import layout, stats, tables, video
+from gradledger.data.lerobot import images, layout, stats, tables, video
 from gradledger.data.lerobot.layout import Feature, Info
 from gradledger.data.table import from_arrow
 
@@ -42,14 +42,15 @@ def check(folder: Path, *, videos: bool = True) -> list[str]:
     """Every problem of a folder, [] when it keeps the published rules.
 
     Args:
-        videos: also decode every video (minutes for large ones; needs PyAV). Without it only their presence is checked.
+        videos: also decode every video (minutes for large ones; needs PyAV) and every picture in the data files (needs
+            pillow). Without it only their presence is checked.
     """
     meta, problems = read_meta(folder)
     if meta is None:
         return problems
     problems += _ranges(meta)
     totals: dict[str, list[stats.Stats]] = {}
-    problems += _data(meta, totals)
+    problems += _data(meta, totals, decode=videos)
     problems += _statistics(meta, totals)
     problems += _videos(meta, decode=videos)
     return problems
@@ -149,7 +150,7 @@ def _ranges(meta: Meta) -> Iterator[str]:
         yield f"meta/episodes: lengths sum to {total} frames, info.json says {info.total_frames}"
 
 
-def _data(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[str]:
+def _data(meta: Meta, totals: dict[str, list[stats.Stats]], *, decode: bool) -> Iterator[str]:
     files: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in meta.rows:
         files.setdefault((row["data/chunk_index"], row["data/file_index"]), []).append(row)
@@ -170,6 +171,9 @@ def _data(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[str]:
         columns: dict[str, NDArray[Any]] = {}
         for key in stored:
             if key in table.column_names:
+                if stored[key].dtype == "image":
+                    yield from _pictures(f"{name}: {key}", stored[key], table.column(key), meta.info.fps, decode)
+                    continue
                 wrong, array = _column(name, key, stored[key], table.column(key))
                 yield from wrong
                 if array is not None:
@@ -181,10 +185,15 @@ def _data(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[str]:
             begin += row["length"]
 
 
+def _pictures(who: str, one: Feature, column: Any, fps: float, decode: bool) -> Iterator[str]:
+    wrong = images.wrong_layout(column)
+    if wrong is not None:
+        yield f"{who} {wrong}"
+    elif decode:
+        yield from (f"{who}: {text}" for text in images.problems(images.held(column), one.shape, fps))
+
+
 def _column(name: str, key: str, one: Feature, column: Any) -> tuple[list[str], NDArray[Any] | None]:
-    if one.dtype == "image":
-        empty = column.null_count
-        return ([f"{name}: {key} has {empty} empty pictures"] if empty else []), None
     try:
         array = from_arrow(column, key)
     except DataError as error:
@@ -257,7 +266,7 @@ def _statistics(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[st
             yield f"{layout.STATS}: not a JSON object"
         return
     for key, one in meta.info.features.items():
-        if not one.numeric and one.dtype != "video":
+        if not one.numeric and one.dtype not in ("video", "image"):
             continue
         if document.get(key) is None:
             yield f"{layout.STATS}: nothing about {key}"
@@ -265,13 +274,13 @@ def _statistics(meta: Meta, totals: dict[str, list[stats.Stats]]) -> Iterator[st
         stated, wrong = stats.parse(document[key])
         if stated is None:
             yield f"{layout.STATS}: {key}: {wrong}"
-        elif one.dtype == "video":
+        elif one.dtype in ("video", "image"):
             for text in _colours(stated):
                 yield f"{layout.STATS}: {key}: {text}"
         elif len(totals.get(key, ())) == len(meta.rows) and meta.rows:
             for text in stats.disagreement(stated, stats.merge(totals[key])):
                 yield f"{layout.STATS}: {key} disagrees with the data: {text}"
-    for key in meta.info.videos:
+    for key in (*meta.info.videos, *meta.info.images):
         for row in meta.rows:
             stated, wrong = _stated(row, key)
             for text in [wrong] if stated is None else _colours(stated):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradledger.data._needs import needs
+from gradledger.data.lerobot import images
 
 VERSION = "v3.0"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -78,6 +79,11 @@ class Info:
     def videos(self) -> list[str]:
         """Names of the video features."""
         return [name for name, feature in self.features.items() if feature.dtype == "video"]
+
+    @property
+    def images(self) -> list[str]:
+        """Names of the features whose pictures are in the data files."""
+        return [name for name, feature in self.features.items() if feature.dtype == "image"]
 
     def to_json(self) -> dict[str, Any]:
         """As published."""
@@ -150,7 +156,9 @@ def parse(document: Any) -> tuple[Info | None, list[str]]:
 
 
 def arrow_type(feature: Feature) -> Any:
-    """A scalar for shape (1,), a list of fixed length for one axis, lists in lists for more."""
+    """A scalar for shape (1,), a list of fixed size for one axis, lists in lists for more; pictures {bytes, path}."""
+    if feature.dtype == "image":
+        return images.arrow_type()
     arrow = needs("pyarrow", purpose="LeRobot data sets")
     kinds = {"bool": arrow.bool_(), "string": arrow.string()}
     kind = kinds[feature.dtype] if feature.dtype in kinds else getattr(arrow, feature.dtype)()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradledger.data.errors import LeRobotError
-from gradledger.data.lerobot import stats, tables, video
+from gradledger.data.lerobot import images, stats, tables, video
 from gradledger.data.lerobot.check import Meta, check, read_meta
 from gradledger.data.lerobot.layout import Info
 from gradledger.data.table import from_arrow
@@ -31,7 +31,7 @@ class Folder:
         self._begins: dict[tuple[int, int], int] = {}
         for row in meta.rows:
             self._begins.setdefault((row["data/chunk_index"], row["data/file_index"]), row["dataset_from_index"])
-        self._kept: tuple[tuple[int, int], Arrays] | None = None
+        self._kept: tuple[tuple[int, int], Arrays, dict[str, list[bytes]]] | None = None
 
     @property
     def info(self) -> Info:
@@ -52,17 +52,26 @@ class Folder:
         return self.info.total_frames
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One frame, videos left out: feature -> value of its shape (a number for shape [1]), and `task`."""
+        """One frame, videos left out: feature -> value of its shape (a number for shape [1]), and `task`.
+
+        Pictures that are in the data files (dtype `image`) are decoded, (H, W, 3) bytes.
+        """
         if not 0 <= index < len(self):
             raise IndexError(index)
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        arrays = self.episode(number, videos=False)
-        at = index - int(self._starts[number])
+        row = self._meta.rows[number]
+        key = (row["data/chunk_index"], row["data/file_index"])
+        arrays, pictures = self._file(key)
+        at = index - self._begins[key]
         frame = {name: array[at].copy() if array[at].ndim else array[at].item() for name, array in arrays.items()}
-        return {**frame, "task": self._meta.tasks[int(arrays["task_index"][at])]}
+        shown = {name: images.decode(files[at], f"{name} of frame {index}").copy() for name, files in pictures.items()}
+        return {**frame, **shown, "task": self._meta.tasks[int(arrays["task_index"][at])]}
 
     def episode(self, number: int, *, videos: bool = True) -> Arrays:
-        """All frames of an episode, (T, *shape); videos decoded as (T, H, W, 3) bytes.
+        """All frames of an episode, (T, *shape); videos and images decoded as (T, H, W, 3) bytes.
+
+        Args:
+            videos: False leaves pictures of both kinds out.
 
         Raises:
             LeRobotError: there is no such episode, or its video is not where it should be.
@@ -76,12 +85,15 @@ class Folder:
             )
         row = self._meta.rows[number]
         key = (row["data/chunk_index"], row["data/file_index"])
-        arrays = self._file(key)
+        arrays, pictures = self._file(key)
         begin = row["dataset_from_index"] - self._begins[key]
         found = {name: array[begin : begin + row["length"]] for name, array in arrays.items()}
         if videos:
             for name in self.info.videos:
                 found[name] = self._film(name, row)
+            for name, files in pictures.items():
+                where = f"{name} of episode {number}"
+                found[name] = np.stack([images.decode(one, where) for one in files[begin : begin + row["length"]]])
         return found
 
     def task_of(self, number: int) -> list[str]:
@@ -107,15 +119,16 @@ class Folder:
                 found[name] = stats.to_json(stats.merge(known))
         return found
 
-    def _file(self, key: tuple[int, int]) -> Arrays:
+    def _file(self, key: tuple[int, int]) -> tuple[Arrays, dict[str, list[bytes]]]:
         if self._kept is None or self._kept[0] != key:
             path = self._meta.folder / self.info.data_path.format(chunk_index=key[0], file_index=key[1])
             table, problems = tables.read(path, self._meta.folder)
             if table is None:
                 raise _problems(self._meta.folder, problems)
             names = [name for name, one in self.info.features.items() if one.stored and one.dtype != "image"]
-            self._kept = (key, {name: from_arrow(table.column(name), name) for name in names})
-        return self._kept[1]
+            arrays = {name: from_arrow(table.column(name), name) for name in names}
+            self._kept = (key, arrays, {name: images.held(table.column(name)) for name in self.info.images})
+        return self._kept[1], self._kept[2]
 
     def _film(self, name: str, row: dict[str, Any]) -> NDArray[np.uint8]:
         assert self.info.video_path is not None  # checked when the folder was opened

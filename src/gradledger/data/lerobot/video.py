@@ -15,11 +15,17 @@ from gradledger.data._needs import needs
 from gradledger.data.errors import LeRobotError
 
 Frames = NDArray[np.uint8]
+# Mean difference of two frames, in 256ths, up to which they show one picture: a key frame is coded anew, and where the
+# camera stands still it drifts by less than this, where it looks at a scene that stands still its noise by more.
+STILL = 0.5
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is in a file. times: of the frames, s. height, width: pixels. still: longest run of equal frames."""
+    """What is in a file. times: of the frames, s. height, width: pixels.
+
+    still: longest run of frames that show what the one before showed (`STILL`), up to frame still_at.
+    """
 
     times: tuple[float, ...]
     height: int
@@ -87,12 +93,16 @@ def look(path: Path) -> Seen:
     shape, last = (0, 0), None
     still = run = still_at = 0
     for time, picture in _frames(path):
-        run = run + 1 if last is not None and np.array_equal(picture, last) else 0
+        run = run + 1 if last is not None and _same(picture, last) else 0
         if run > still:
             still, still_at = run, len(times)
         times.append(time)
         last, shape = picture, picture.shape[:2]
     return Seen(tuple(times), shape[0], shape[1], still, still_at)
+
+
+def _same(picture: Frames, last: Frames) -> bool:
+    return np.array_equal(picture, last) or bool(np.abs(picture.astype(np.int16) - last).mean() <= STILL)
 
 
 def read(path: Path, begin: float, count: int, fps: float, *, tolerance: float = 1e-4) -> Frames:

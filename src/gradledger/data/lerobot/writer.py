@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gradledger.core.files import fsync
 from gradledger.data._needs import needs
 from gradledger.data.errors import LeRobotError
-from gradledger.data.lerobot import layout, stats, tables
+from gradledger.data.lerobot import images, layout, stats, tables
 from gradledger.data.lerobot.layout import DEFAULTS, Feature, Info
 from gradledger.data.lerobot.video import Encoder
 
@@ -25,7 +25,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Episode:
-    """One recording. frames: feature -> (T, *shape), videos as (T, H, W, 3) bytes, text as T strings.
+    """One recording. frames: feature -> (T, *shape), videos and images as (T, H, W, 3) bytes, text as T strings.
 
     task: what was done, one text for all frames or one a frame. Times, indices and counts are the writer's.
     """
@@ -108,7 +108,8 @@ class _Writer:
         self._parquet = needs("pyarrow.parquet", purpose="LeRobot data sets")
         self._arrow = needs("pyarrow", purpose="LeRobot data sets")
         self._schema = self._arrow.schema(
-            [(name, layout.arrow_type(one)) for name, one in info.features.items() if one.stored]
+            [(name, layout.arrow_type(one)) for name, one in info.features.items() if one.stored],
+            metadata=images.metadata(info.images) if info.images else None,
         )
         self._data: Any = None
         self._data_at, self._data_bytes = (0, -1), 0
@@ -132,7 +133,7 @@ class _Writer:
         columns["episode_index"] = np.full(length, number)
         columns["index"] = np.arange(self._frames, self._frames + length)
         columns["task_index"] = np.array([self._tasks.setdefault(word, len(self._tasks)) for word in words])
-        table = self._table(columns)
+        table = self._table(columns | {name: pictures[name] for name in self._info.images})
         if self._data is None or self._data_bytes >= self._info.data_files_size_in_mb * 2**20:
             self._next_file()
         self._data.write_table(table, row_group_size=length)
@@ -148,7 +149,8 @@ class _Writer:
         }
         found = {name: stats.of(columns[name]) for name, one in self._info.features.items() if one.numeric}
         for name, frames in pictures.items():
-            row |= self._film(name, frames)
+            if name in self._info.videos:
+                row |= self._film(name, frames)
             found[name] = stats.of_images(frames)
         for name, one in found.items():
             row |= {f"stats/{name}/{what}": value for what, value in stats.to_json(one).items()}
@@ -166,7 +168,7 @@ class _Writer:
             if one.shape == (1,) and array.ndim == 2 and array.shape[1] == 1:
                 array = array[:, 0]
             shape = () if one.shape == (1,) else one.shape
-            kind = {"string": "U", "video": "uint8"}.get(one.dtype, one.dtype)
+            kind = {"string": "U", "video": "uint8", "image": "uint8"}.get(one.dtype, one.dtype)
             right = array.dtype.kind == "U" if kind == "U" else array.dtype == np.dtype(kind)
             if not right or array.shape[1:] != shape or array.ndim == 0 or len(array) == 0:
                 raise _refused(
@@ -183,13 +185,16 @@ class _Writer:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise _refused(f"episode {number} with lengths {lengths}", "one length", "align the streams by time first")
-        pictures = {name: arrays.pop(name) for name in list(arrays) if wanted[name].dtype == "video"}
+        pictures = {name: arrays.pop(name) for name in list(arrays) if wanted[name].dtype in ("video", "image")}
         return arrays, pictures, next(iter(lengths.values()))
 
     def _table(self, columns: Arrays) -> Any:
         stored = []
         for one in self._schema:
             array = columns[one.name]
+            if self._info.features[one.name].dtype == "image":
+                stored.append(images.encode(array))
+                continue
             flat = self._arrow.array(
                 array.reshape(-1).tolist() if array.dtype.kind == "U" else np.ascontiguousarray(array).reshape(-1)
             )
@@ -275,13 +280,11 @@ def _after(at: tuple[int, int], chunks_size: int) -> tuple[int, int]:
 def _check_features(features: Mapping[str, Feature], fps: int) -> None:
     problems = [f"feature {name} is the writer's own" for name in features if name in DEFAULTS]
     for name, one in features.items():
-        if one.dtype == "image":
-            problems.append(f"{name} is an image: store pictures as video")
-        elif one.dtype == "video" and (len(one.shape) != 3 or one.shape[2] != 3):
-            problems.append(f"{name} is a video of shape {list(one.shape)}, not [H, W, 3]")
+        if one.dtype in ("video", "image") and (len(one.shape) != 3 or one.shape[2] != 3):
+            problems.append(f"{name}, {one.dtype}, has shape {list(one.shape)}, not [H, W, 3]")
         elif one.dtype == "string" and one.shape != (1,):
             problems.append(f"{name} is text of shape {list(one.shape)}, not [1]")
-        elif one.dtype not in (*layout.NUMBERS, "bool", "string", "video"):
+        elif one.dtype not in (*layout.NUMBERS, "bool", "string", "video", "image"):
             problems.append(f"{name} has dtype {one.dtype!r}")
         if "/" in name or not name:
             problems.append(f"{name!r} is no name: '/' separates columns")
