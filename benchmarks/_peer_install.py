@@ -10,13 +10,14 @@ import venv
 from pathlib import Path
 
 TORCH = importlib.metadata.version("torch").partition("+")[0]  # the one that gradledger is measured with
+PROGRAMS = (f"torch=={TORCH}", "numpy", "gymnasium", "tensordict")  # what the programs of the case sets import
 # PyPI name -> what is installed; those that run the program get the same torch as we have
 WANTED: dict[str, tuple[str, ...]] = {
     "torch-preflight": ("torch-preflight==0.5.0",),
     "torchfix": ("torchfix==0.7.0",),
-    "torch-audit": ("torch-audit==0.3.0", f"torch=={TORCH}", "numpy"),
-    "guardtower": ("guardtower==0.1.0", f"torch=={TORCH}", "numpy"),
-    "traincheck": ("traincheck==0.2.0", f"torch=={TORCH}"),
+    "torch-audit": ("torch-audit==0.3.0", *PROGRAMS),
+    "guardtower": ("guardtower==0.1.0", *PROGRAMS),
+    "traincheck": ("traincheck==0.2.0", *PROGRAMS),
 }
 
 
