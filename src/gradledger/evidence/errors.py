@@ -39,3 +39,9 @@ class BundleError(EvidenceError):
     """A folder that is no bundle, or that is not what was sealed."""
 
     slug = "bundle"
+
+
+class ExportError(EvidenceError):
+    """A folder that cannot be shown elsewhere: the other program is not there, or refuses."""
+
+    slug = "export"

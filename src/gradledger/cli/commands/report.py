@@ -1,4 +1,7 @@
-"""`gradledger report FOLDER`: hypotheses, every trial, seeds and curves as one page, or as Markdown."""
+"""`gradledger report FOLDER`: hypotheses, every trial, seeds and curves as one page, as Markdown, or as runs of MLflow.
+
+Exit codes: 0 written; 2 the folder cannot be read, or MLflow is not installed or refuses.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Annotated
 import typer
 
 from gradledger.cli._atomic import check_path, write_text
+from gradledger.core.errors import UsageError
 
-SUMMARY = "Write the report of a folder of evidence: one HTML file, or Markdown."
+SUMMARY = "Write the report of a folder of evidence: one HTML file, Markdown, or runs of MLflow."
 
 
 def command(
@@ -17,11 +21,33 @@ def command(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="FILE.html or FILE.md; default: Markdown here.")
     ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            "--mlflow", metavar="TARGET", help="Write the trials to MLflow: a folder (an SQLite store in it), or a URI."
+        ),
+    ] = None,
+    experiment: Annotated[
+        str, typer.Option("--experiment", metavar="NAME", help="Its name in MLflow; default: the name of the plan.")
+    ] = "",
 ) -> None:
-    """Write the report of a folder of evidence: one HTML file, or Markdown."""
-    from gradledger.evidence import report
+    """Write the report of a folder of evidence: one HTML file, Markdown, or runs of MLflow."""
+    from gradledger.evidence import mlflow_export, report
 
+    if experiment and mlflow is None:
+        raise UsageError(
+            got=f"--experiment {experiment}, and no --mlflow",
+            wanted="--mlflow TARGET",
+            where="gradledger report",
+            next_step="name a folder or a tracking URI, such as --mlflow runs/mlflow",
+        )
     path = check_path(output, "--output")
+    if mlflow is not None:
+        done = mlflow_export.export(Path(folder), mlflow, experiment=experiment)
+        typer.echo(f"-> {done.runs} runs, {done.new} of them new, in experiment {done.experiment!r} of {done.uri}")
+        typer.echo(f"look at them: mlflow ui --backend-store-uri {done.uri}")
+        if path is None:
+            return
     story = report.tell(Path(folder))
     if path is None:
         typer.echo(report.markdown(story), nl=False)
