@@ -57,9 +57,13 @@ def here(skip: int = 1) -> Site:
         frame: FrameType | None = sys._getframe(skip + 1)
     except ValueError:
         return NOWHERE
-    while frame is not None and not is_user_code(frame.f_code):
+    known = _user_code.get  # walked at every watched operation, through all the frames of a data loader: no call each
+    while frame is not None:
+        user = known(frame.f_code)
+        if user or (user is None and is_user_code(frame.f_code)):
+            return of(frame)
         frame = frame.f_back
-    return NOWHERE if frame is None else of(frame)
+    return NOWHERE
 
 
 def of(frame: FrameType) -> Site:
@@ -111,6 +115,10 @@ def mark(skip: int = 1) -> tuple[CodeType, int] | None:
 def user_frame(skip: int = 1) -> FrameType | None:
     """The innermost frame of user code itself (for a look at the arguments of the function that runs)."""
     frame: FrameType | None = sys._getframe(skip + 1)
-    while frame is not None and not is_user_code(frame.f_code):
+    known = _user_code.get
+    while frame is not None:
+        user = known(frame.f_code)
+        if user or (user is None and is_user_code(frame.f_code)):
+            break
         frame = frame.f_back
     return frame

@@ -324,7 +324,8 @@ class Trace:
             return
         given = kwargs.get("out")
         inplace = is_inplace(func) or given is not None
-        site = _site.here(2)
+        frame = _site.user_frame(2)
+        site = NOWHERE if frame is None else _site.of(frame)
         tokens = tuple(self.token_of(t) for t in ins)
         operands: tuple[Any, ...] = ()
         if name in ELEMENTWISE:
@@ -368,9 +369,8 @@ class Trace:
                 look_at(op, results, args, outs)
             for ran in self.listeners.ran:
                 ran(func, args, kwargs, op, results)
-        if self.listeners.user_frame:
-            frame = _site.user_frame(2)
-            if frame is not None and id(frame) not in self._frames_seen and frame.f_code.co_argcount:
+        if frame is not None and self.listeners.user_frame:
+            if id(frame) not in self._frames_seen and frame.f_code.co_argcount:
                 self._frames_seen.add(id(frame))
                 for look in self.listeners.user_frame:
                     look(frame)
