@@ -14,6 +14,7 @@ from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.rule import Finding, Rule
 from gradledger.core import events as ev
 from gradledger.core.errors import UsageError
+from gradledger.core.site import Site
 
 
 def finding(code: str = "G1", line: int = 3, **values: Any) -> Finding:
@@ -198,3 +199,22 @@ def test_a_rule_that_needs_detail_did_not_check_a_run_without() -> None:
     assert [(n.code, n.reason) for n in report.not_checked] == [("G1", "compile: the program uses torch.compile")]
     run.backward(net, line=7)
     assert audit(run.events, rules=registry).not_checked == ()
+
+
+def test_a_line_of_another_file_is_named_with_its_file() -> None:
+    def elsewhere(file: str, line: int) -> Site:
+        return Site(file, line, "f")
+
+    said = finding(
+        line=3,
+        message="see line 5, line 3, line 9, line 11 and line 12",
+        fix="edit line 5 of it",
+        related=(elsewhere("/lib/other.py", 5), at(9), elsewhere("/lib/pkg/__init__.py", 11), elsewhere("/a.py", 12),
+                 elsewhere("/b.py", 12)),
+    )  # fmt: skip
+    report = audit(steps().events, rules=Registry((rule("G1", finish=lambda state, world: [said]),)))
+    (told,) = report.findings
+    assert told.message == "see line 5 of other.py, line 3, line 9, line 11 of pkg/__init__.py and line 12"
+    assert told.fix == "edit line 5 of other.py of it"
+    again = audit(steps().events, rules=Registry((rule("G1", finish=lambda state, world: [told]),)))
+    assert again.findings[0].message == told.message, "said twice (a finding of another rank), it stays as it is"

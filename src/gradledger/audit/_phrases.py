@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from gradledger.core.events import Cut
 from gradledger.core.site import Site
@@ -25,6 +27,8 @@ WAYS = {
     "autograd_grad": "`torch.autograd.grad` without create_graph",
     "integer": "an integer result",
 }
+
+_LINE = re.compile(r"\bline (\d+)(?! of \S+\.py)")
 
 
 def number(value: float | None) -> str:
@@ -56,3 +60,24 @@ def distinct(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:
         if other.file and other.key() != site.key():
             kept.setdefault(other.key(), other)
     return tuple(kept.values())
+
+
+def with_files(text: str, site: Site, related: Iterable[Site]) -> str:
+    """`text` with "line 7" told as "line 7 of other.py" where line 7 is one of another file.
+
+    A rule says "line N" of its related lines.  Where the finding's own file has no such line among them and just one
+    other file has, that one is meant.
+    """
+    files: dict[int, set[str]] = {site.line: {site.file}}
+    for other in related:
+        files.setdefault(other.line, set()).add(other.file)
+
+    def told(match: re.Match[str]) -> str:
+        at = files.get(int(match[1]), set())
+        if len(at) != 1 or site.file in at:
+            return match[0]
+        path = PurePath(next(iter(at)))
+        same_name = path.name in ("__init__.py", "__main__.py", PurePath(site.file).name)
+        return f"{match[0]} of {PurePath(*path.parts[-2:]) if same_name else path.name}"
+
+    return _LINE.sub(told, text)

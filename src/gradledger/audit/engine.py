@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradledger.audit import oracle, registry, suppress
+from gradledger.audit._phrases import with_files
 from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.report import Note, Report
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
@@ -132,7 +133,7 @@ class Judge:
         findings += self._of_ranks(findings)
         started, ended = self.world.program, self.world.ended
         kept, silenced, notes = suppress.apply(
-            ordered(merged(findings)),
+            [_with_files(finding) for finding in ordered(merged(findings))],
             started.program if started is not None else "",
             set(checked),
             lambda word: self._registry.find(word).rule.key,
@@ -203,6 +204,12 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
         place = (str(finding.site.line),) if finding.has_line else ("", finding.subject)
         kept.setdefault((finding.key, finding.site.file, *place), []).append(finding)
     return [_join(group) for group in kept.values()]
+
+
+def _with_files(finding: Finding) -> Finding:
+    """The finding, its words naming the file of a line that is not in the finding's own."""
+    message, fix = (with_files(text, finding.site, finding.related) for text in (finding.message, finding.fix))
+    return finding if (message, fix) == (finding.message, finding.fix) else replace(finding, message=message, fix=fix)
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
