@@ -19,7 +19,15 @@ from gradledger.data import lerobot
 from gradledger.data.collate import Pad
 from gradledger.evidence import bundle
 from gradledger.evidence.record import TrialRecord
-from gradledger.recipes import _arm6_answer, _arm6_demos, _arm6_expert, _arm6_film, _arm6_policies, arm6_policy
+from gradledger.recipes import (
+    _arm6_answer,
+    _arm6_demos,
+    _arm6_evidence,
+    _arm6_expert,
+    _arm6_film,
+    _arm6_policies,
+    arm6_policy,
+)
 from gradledger.recipes._arm6_env import Arm6Env, ArmError
 from gradledger.recipes.arm6_policy import Args, loss_of, main, train, weighted
 from recipes.pages import made_page
@@ -216,6 +224,11 @@ def test_slices_and_worst_cases_are_of_the_episodes(folder: Path, told: dict[str
         arm = Arm6Env()
         arm.reset(seed=one["seed"])
         assert arm.target.tolist() == one["target"]
+
+
+def test_the_report_says_what_a_simulation_does_not_prove(folder: Path, told: dict[str, Any]) -> None:
+    assert _arm6_evidence.UNPROVEN in (folder / "report.html").read_text()
+    assert "What a simulation does not prove" in (folder / "README.md").read_text()
 
 
 def test_pictures_say_what_they_are(folder: Path, told: dict[str, Any]) -> None:
