@@ -22,28 +22,29 @@ FEW = 3
 
 @dataclass(slots=True)
 class Filled:
-    """One leaf.  `looked_at`: fills in watched iterations, where reads are seen; `reads`: iterations in which the
-    program read its gradient; `asked`: `autograd.grad` was asked for it; `calls`: the forward calls of the first
-    watched fill."""
+    """One leaf.  `looked_at`: watched iterations that filled it, where reads are seen; `reads`: iterations in which the
+    program read its gradient (an inner loop fills and reads many times in one); `asked`: iterations in which
+    `autograd.grad` was asked for it; `calls`: the forward calls of the first watched fill."""
 
     fills: int = 0
     looked_at: int = 0
     clears: int = 0
     reads: int = 0
-    asked: bool = False
+    asked: int = 0
+    last_asked: int = -1
     last_read: int = -1
+    last_looked: int = -1
     first: int = 0
     backward: Site = NOWHERE
     calls: tuple[ev.CallRef, ...] = ()
 
     @property
     def accumulates(self) -> bool:
-        """Filled repeatedly, never cleared, not read as a habit, and not asked for."""
+        """Filled repeatedly, never cleared, neither read nor asked for as a habit: a picture made once is none."""
         return (
-            not self.asked
-            and self.fills >= FEW
+            self.fills >= FEW
             and 10 * self.clears <= self.fills
-            and 5 * self.reads < max(self.looked_at, FEW)
+            and 5 * max(self.reads, self.asked) < max(self.looked_at, FEW)
         )
 
 
@@ -82,10 +83,14 @@ def _entry(state: State, tensor: int, event: ev.Backward) -> Filled:
 
 def _fill(filled: Filled, event: ev.Backward) -> None:
     if event.method != "backward":  # autograd.grad with respect to this leaf: its gradients are wanted
-        filled.asked = True
+        if filled.last_asked != event.iteration:
+            filled.asked += 1
+            filled.last_asked = event.iteration
         return
     filled.fills += 1
-    filled.looked_at += event.detailed
+    if event.detailed and filled.last_looked != event.iteration:
+        filled.looked_at += 1
+        filled.last_looked = event.iteration
     if event.detailed and not filled.calls:
         filled.calls = event.calls
 

@@ -16,6 +16,7 @@ from gradledger.ledger import _site
 DEPTH = 4
 NUMBERS = 65_536  # of one item, at most
 ATTRIBUTES = 64
+_BLANK = b"blank:"
 
 
 def layers(dataset: Any, index: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
@@ -31,7 +32,7 @@ def layers(dataset: Any, index: Sequence[int]) -> Iterator[tuple[Any, list[int]]
 
 
 def kept(dataset: Any, index: Sequence[int]) -> dict[tuple[str, str, int], bytes]:
-    """(class, attribute, item) -> digest of the values that stand there now."""
+    """(class, attribute, item) -> digest of the values that stand there now; see `blank`."""
     found: dict[tuple[str, str, int], bytes] = {}
     for layer, items in layers(dataset, index):
         for name, value in list(getattr(layer, "__dict__", {}).items())[:ATTRIBUTES]:
@@ -40,6 +41,12 @@ def kept(dataset: Any, index: Sequence[int]) -> dict[tuple[str, str, int], bytes
                 if digest:
                     found[type(layer).__qualname__, name, item] = digest
     return found
+
+
+def blank(digest: bytes) -> bool:
+    """Whether the values of a digest look like a place that nothing was put into yet: one number all over, or a single
+    number that stands for none."""
+    return digest.startswith(_BLANK)
 
 
 def _digest(store: Any, item: int) -> bytes:
@@ -67,10 +74,20 @@ def _of(value: Any, depth: int = 0) -> bytes:
     if isinstance(value, (np.ndarray, np.generic)):
         if value.size > NUMBERS or value.dtype == object:
             return b""
-        return hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).digest()
+        made = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).digest()
+        return _BLANK + made if _is_blank(value) else made
     if type(value) in (tuple, list, dict) and depth < 2 and len(value) <= 8:
         return b"".join(_of(v, depth + 1) for v in (value.values() if isinstance(value, dict) else value))
     return b""
+
+
+def _is_blank(value: Any) -> bool:
+    if not value.size or value.dtype.kind not in "biufc":
+        return False
+    first = value.flat[0] if value.ndim else value
+    if value.size == 1 and first not in (0, -1) and np.isfinite(first):
+        return False
+    return bool((value == first).all()) or bool(first != first and (value != value).all())
 
 
 def readers(dataset: Any, collate: Any) -> tuple[Site, ...]:

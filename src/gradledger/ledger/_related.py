@@ -69,6 +69,14 @@ def related(values: Any, labels: list[Any], train: Any, held: Any, stored: bool 
     return groups or (_runs(table, labels, train, held) if stored else None)
 
 
+def same_rows(one: Any, other: Any) -> bool:
+    """Whether two tables hold exactly the same rows, in any order."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    a, b = (x[np.lexsort(x.T)] for x in (one.reshape(len(one), -1), other.reshape(len(other), -1)))
+    return bool(np.array_equal(a, b))
+
+
 def _kinds(labels: Any) -> int:
     """How many classes a label column has; 1 for what is no class."""
     flat = labels.reshape(len(labels), -1)
@@ -261,4 +269,4 @@ def _standard(x: Any, tolerance: float = 2e-5) -> bool:
     return bool((np.abs(x.mean(0)) < tolerance).all() and near.all())
 
 
-__all__ = ["Related", "columns_of", "fitted_together", "related"]
+__all__ = ["Related", "columns_of", "fitted_together", "related", "same_rows"]

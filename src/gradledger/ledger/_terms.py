@@ -15,6 +15,7 @@ from gradledger.ledger._provenance import MAX_VISITS, PARTS, RANDOM, THROUGH, co
 from gradledger.ledger._trace import Trace
 
 _MAX_TERMS = 64
+_Stand = tuple[int, bool, tuple[int, ...], int, float]  # of a part: first alike, sign, weights, tensor or factor
 
 
 @dataclass(slots=True)
@@ -120,7 +121,13 @@ def describe(
     """Terms of a loss.  `trained`: numbers of tensors held by optimizers."""
     # the same tensor with the other sign, or under another tensor weight, is a combination and no repetition
     same = _made_alike(trace, parts)
-    counts = Counter((same[p.token], p.factor > 0, p.weights) for p in parts if p.token is not None)
+    counts = Counter[_Stand]()
+    for p in parts:
+        if p.token is not None:
+            # one tensor counts wherever it stands; what was only made alike counts where its weight is the same, too:
+            # a stage cost and a terminal cost of the last state were given two weights by hand
+            counts[same[p.token], p.factor > 0, p.weights, p.token, 0.0] += 1
+            counts[same[p.token], p.factor > 0, p.weights, 0, float(f"{p.factor:.9g}")] += 1
     neutral = _neutral(trace, parts)
     done: set[int] = set()
     terms: list[Term] = []
@@ -201,8 +208,8 @@ def _recipe(trace: Trace, token: int, left: list[int]) -> object:
     return token if left[0] < 0 else (value.iteration, op.name, value.shape, plain_numbers(op), below)
 
 
-def _times(counts: Counter[tuple[int, bool, tuple[int, ...]]], token: int) -> int:
-    return max(number for (t, _, _), number in counts.items() if t == token)
+def _times(counts: Counter[_Stand], token: int) -> int:
+    return max(number for (t, *_), number in counts.items() if t == token)
 
 
 def _neutral(trace: Trace, parts: list[Part]) -> set[int]:

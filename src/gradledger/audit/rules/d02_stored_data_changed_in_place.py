@@ -14,7 +14,7 @@ is reported when the values of stored items changed in two passes.
 
 ## Near misses
 - Batches changed in place after the loader has stacked them: a copy.
-- Caches that are filled in the first pass; counts that are only written.
+- Caches, each place of which is filled once, in whichever pass comes to it first; counts that are only written.
 - `clone()`, `copy()`, or an operation that makes a new tensor, before the change.
 
 ## Fix

@@ -17,6 +17,7 @@ only.  The multiple is constant: a multiple that grows is missing clears (GL-G01
 ## Near misses
 - An explicit weight, `2 * loss`: one term with a factor.
 - An interpolation, `a + 0.5 * (b - a)`: the signs differ.
+- A term that is computed twice and weighted differently: the stage cost and the terminal cost of the last state.
 - A residual connection, or a parameter that two different terms reach: not at the additive level of the loss.
 
 ## Fix

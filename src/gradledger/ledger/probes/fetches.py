@@ -23,9 +23,11 @@ NEEDED = 2  # passes that changed what is kept
 
 @dataclass
 class _Seen:
-    """One data set: passes begun, passes that changed what it keeps by (class, attribute), and how many items."""
+    """One data set: passes begun, passes that changed what it keeps by (class, attribute), and how many items.
+    `filled`: places that held nothing and then something: a cache fills each once, whichever pass comes to it first."""
 
     passes: int = 0
+    filled: set[tuple[str, str, int]] = field(default_factory=set)
     changed: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     items: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: bool = False
@@ -72,6 +74,9 @@ def install(session: Session) -> Undo:
             return
         now = _datasets.kept(args[0].dataset, indices(args))
         for key in (k for k, digest in was.items() if now.get(k, digest) != digest):
+            if _datasets.blank(was[key]) and key not in known.seen.filled:
+                known.seen.filled.add(key)
+                continue
             known.seen.changed.setdefault(key[:2], set()).add(known.number)
             known.seen.items[key[:2]] += 1
         for place, passes in known.seen.changed.items():

@@ -252,6 +252,8 @@ class _Probe:
             self._neighbours(mine, values[0], arrays, part.site, other)
 
     def _neighbours(self, mine: Any, theirs: Any, arrays: list[Any], site: Site, other: Part) -> None:
+        if _related.same_rows(mine, theirs):
+            return  # the training table made once more: a score on what was trained on, and no split
         labels = []
         for kept in (mine, theirs):
             labels.append([a for a in arrays if len(a) == len(kept) and a is not kept and a.shape != kept.shape])
