@@ -19,6 +19,8 @@ differ by half or more, window after window.  The multiple equals a known count.
 - Division by k anywhere on the way: `(loss / k).backward()`, a factor in the sum, gradients divided before the step.
 - Sum reductions that are normalised by a count of the whole window.
 - Different losses on different lines, or one line that trains several heads.
+- The tasks of meta-learning: each pass goes through an inner loop of its own (`autograd.grad` of weights with
+  `create_graph`), and the outer loss is their sum.
 - The smaller last batch of an epoch.
 
 ## Fix
@@ -30,6 +32,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from gradledger.audit import oracle
 from gradledger.audit._cycle import Path, loss_word, optimizer_word
@@ -46,9 +49,10 @@ RULE = Rule(
     "gradient lifecycle",
     "k means are accumulated for one step and not divided by k, or by the wrong number.",
 )
-LISTENS: tuple[type[Event], ...] = (Step, LoaderEpoch)
+LISTENS: tuple[type[Event], ...] = (Step, LoaderEpoch, Backward)
 PATHS_KEPT = 256
 UNEQUAL = 1.5
+WEIGHTS = 2  # tensors that an inner loop asks gradients of; a penalty asks for that of its one input
 
 
 @dataclass(slots=True)
@@ -75,10 +79,13 @@ class _Line:
 
 @dataclass(slots=True)
 class State:
-    """`cut`: passes that stood unused when an epoch began; their windows are judged by GL-G22."""
+    """`cut`: passes that stood unused when an epoch began; their windows are judged by GL-G22.  `inner`: passes that
+    asked for gradients of weights, to go on with them in the graph; `tasks`: lines behind such inner loops."""
 
     steps: Counter[int] = field(default_factory=Counter)
     cut: deque[int] = field(default_factory=lambda: deque(maxlen=256))
+    inner: deque[int] = field(default_factory=lambda: deque(maxlen=1024))
+    tasks: set[Path] = field(default_factory=set)
     lines: dict[tuple[int, Path], _Line] = field(default_factory=dict)
 
 
@@ -89,6 +96,10 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, LoaderEpoch):
         state.cut.extend(event.pending)
+        return
+    if isinstance(event, Backward):
+        if event.create_graph and event.method == "grad" and len(event.leaves) >= WEIGHTS:
+            state.inner.append(event.backward)
         return
     if not isinstance(event, Step):
         return
@@ -112,10 +123,21 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def _another_case(window: Window, state: State) -> bool:
-    """Windows cut by an epoch (GL-G22), repeated graphs (GL-G05), and steps of one sequence that share a graph."""
-    return any(
+    """Windows cut by an epoch (GL-G22), repeated graphs (GL-G05), steps of one sequence that share a graph, and tasks
+    with an inner loop each."""
+    if window.path not in state.tasks and _inner_loops(window, state):
+        state.tasks.add(window.path)
+    return window.path in state.tasks or any(
         b.backward in state.cut or b.retain_graph or b.repeats is not None or b.covers for b in window.passes
-    )  # fmt: skip
+    )
+
+
+def _inner_loops(window: Window, state: State) -> bool:
+    """Whether an inner loop lies between any two neighbours of the window's passes."""
+    numbers = [b.backward for b in window.passes]
+    return len(numbers) > 1 and all(
+        any(before < inner < after for inner in state.inner) for before, after in pairwise(numbers)
+    )
 
 
 def _weigh(line: _Line, window: Window) -> None:
