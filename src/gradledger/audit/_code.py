@@ -365,6 +365,9 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
             give(last_name(node.target), made.args[0] if isinstance(made, ast.Call) and made.args else made)
             for keyword in made.keywords if isinstance(made, ast.Call) else ():
                 give(last_name(node.target) if keyword.arg == "default" else "", keyword.value)
+        elif isinstance(node, ast.Dict):  # {"sync_every": 500}
+            for key, entry in zip(node.keys, node.values, strict=True):
+                give(key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else "", entry)
         elif isinstance(node, ast.arguments):
             places = [*node.posonlyargs, *node.args]
             for place, default in zip(places[len(places) - len(node.defaults) :], node.defaults, strict=True):

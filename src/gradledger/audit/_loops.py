@@ -107,6 +107,25 @@ def argument(call: ast.Call, keyword: str, position: int) -> ast.expr | None:
 
 
 @lru_cache(maxsize=1024)
+def declared(file: str, name: str) -> tuple[ast.expr, ...]:
+    """What configurations in the file give under `name`: entries of literal dictionaries, defaults of command-line
+    options, in order."""
+    tree = parsed(file)
+    found: list[ast.expr] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found += [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name]
+        elif isinstance(node, ast.Call) and last_name(node.func) == "add_argument":
+            given = {k.arg: k.value for k in node.keywords}
+            texts = [given["dest"]] if "dest" in given else node.args
+            words = [a.value for a in texts if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            if "default" in given and name in [word.lstrip("-").replace("-", "_") for word in words]:
+                found.append(given["default"])
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
 def meanings(file: str, name: str) -> tuple[ast.expr, ...]:
     """Every expression that is assigned to `name` (a variable or an attribute of that name) in the file, in order."""
     tree = parsed(file)

@@ -84,7 +84,8 @@ def joined_seq(tensor: int, world: World) -> int:
 
 
 def idle_optimizer(tensor: int, world: World) -> OptimizerInfo | None:
-    """An optimizer whose steps find no gradient at all, built before the tensor's model: it holds a discarded model."""
+    """An optimizer that holds a discarded model, built before the tensor's own: its steps find no gradient at all, or
+    none in a module that is gone and whose place the tensor's took (of one class, alike in its shapes)."""
     made = max((world.module(root).made_seq for root in world.owner_roots(tensor)), default=0)
     for optimizer in world.optimizers.values():
         last = optimizer.last_step
@@ -92,7 +93,26 @@ def idle_optimizer(tensor: int, world: World) -> OptimizerInfo | None:
             continue
         if all(life.grad in ("none", "zero") for life in last.lives) and not any(life.frozen for life in last.lives):
             return optimizer
+        if any(_took_the_place(root, optimizer, world) for root in world.owner_roots(tensor)):
+            return optimizer
     return None
+
+
+def _took_the_place(module: int, optimizer: OptimizerInfo, world: World) -> bool:
+    """Whether the optimizer holds all parameters of a module that is gone, and that was made like this one: of its
+    class, with parameters alike, and freed since this one was made.  Its latest step found nothing in them."""
+    mine, last = world.module(module), optimizer.last_step
+    if mine.freed or last is None:
+        return False
+    idle = {t for life in last.lives if life.grad in ("none", "zero") and not life.frozen for t in life.tensors}
+    shapes = [len(world.tensor(t).shape) for t in world.tensors_of(module)]
+    for other in world.modules.values():
+        if other.freed_iteration is None or other.cls != mine.cls or other.freed_iteration < mine.made_iteration:
+            continue
+        theirs = world.tensors_of(other.ident)
+        if theirs and idle.issuperset(theirs) and [len(world.tensor(t).shape) for t in theirs] == shapes:
+            return True
+    return False
 
 
 def is_copy(tensor: int, world: World) -> bool:

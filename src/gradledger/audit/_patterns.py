@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._code import last_name, parsed
-from gradledger.audit._loops import calls_at, enclosing_function, meanings
+from gradledger.audit._loops import calls_at, declared, enclosing_function, meanings
 from gradledger.core.site import Site
 
 _WALKS = frozenset({"named_parameters", "parameters"})
@@ -162,14 +162,15 @@ def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = Fa
     return all(_filled(n) for n in ast.walk(test) if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Constant)))
 
 
-def _free_names(test: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
-    """Names and dotted names that are read; `name.startswith` counts as `name`, `args.prefix` as itself."""
+def _free_names(test: ast.expr) -> Iterator[ast.Name | ast.Attribute | ast.Subscript]:
+    """Names and dotted names that are read; `name.startswith` counts as `name`, `args.prefix` and `config["prefix"]` as
+    themselves."""
     queue: list[ast.AST] = [test]
     while queue:
         node = queue.pop()
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             queue += [node.func.value, *node.args, *(k.value for k in node.keywords)]
-        elif isinstance(node, (ast.Name, ast.Attribute)):
+        elif isinstance(node, (ast.Name, ast.Attribute)) or (isinstance(node, ast.Subscript) and last_name(node)):
             yield node
         else:
             queue += ast.iter_child_nodes(node)
@@ -182,7 +183,7 @@ def _filled(node: ast.AST) -> bool:
     return bool(node.elts) if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else False
 
 
-def _non_empty(name: ast.Name | ast.Attribute, site: Site, depth: int) -> bool:
+def _non_empty(name: ast.Name | ast.Attribute | ast.Subscript, site: Site, depth: int) -> bool:
     """Whether every value that the text gives to the name is a literal that can match something."""
     if depth == 0:
         return False
@@ -193,6 +194,8 @@ def _non_empty(name: ast.Name | ast.Attribute, site: Site, depth: int) -> bool:
         if word in arguments and site.callers:
             return _passed_non_empty(function.name, arguments, word, site, depth)
     values = [*meanings(site.file, word), *_looped(site.file, word)]
+    if not isinstance(name, ast.Name):  # args.freeze, config["freeze"]
+        values += declared(site.file, word)
     return bool(values) and all(_literal(v, site, depth) for v in values)
 
 
@@ -203,7 +206,7 @@ def _literal(value: ast.expr, site: Site, depth: int) -> bool:
         return True
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return _literal(value.left, site, depth) or _literal(value.right, site, depth)
-    if isinstance(value, (ast.Name, ast.Attribute)):
+    if isinstance(value, (ast.Name, ast.Attribute)) or (isinstance(value, ast.Subscript) and last_name(value)):
         return _non_empty(value, site, depth - 1)
     return False
 

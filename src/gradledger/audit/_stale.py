@@ -2,12 +2,17 @@
 
 A step is stale when some tensor's gradient mixes contributions of different ages: what an earlier step has used
 already, and something newer on top.  Steps that meet one old gradient and nothing new are not stale in this sense.
+
+Clears tell the two apart by how many steps lie between them.  Where they are rarer than steps all along, they stand in
+the wrong loop (G3); where each step has its clear in another part of the program, and none here, one is missing here
+(G1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gradledger.audit._loops import loops_around
 from gradledger.audit.world import World
 from gradledger.core import events as ev
 from gradledger.core.site import NOWHERE, Site
@@ -29,7 +34,8 @@ class ClearLine:
 
 @dataclass(slots=True)
 class Watched:
-    """One optimizer.  `multiple`: the most reverse passes in one gradient; `tensors`: those found stale."""
+    """One optimizer.  `multiple`: the most reverse passes in one gradient; `tensors`: those found stale; `at_clear`:
+    steps when a clear was last seen; `single`, `several`: clears that one step, or more, had preceded."""
 
     steps: int = 0
     stale: int = 0
@@ -39,6 +45,18 @@ class Watched:
     fill_site: Site = NOWHERE
     tensors: set[int] = field(default_factory=set)
     clears: dict[tuple[str, int], ClearLine] = field(default_factory=dict)
+    at_clear: int = 0
+    single: int = 0
+    several: int = 0
+
+    @property
+    def elsewhere(self) -> list[ClearLine]:
+        """Clears of another part of the program: there, each step has its own; the stale steps have none."""
+        unfinished = int(self.steps - self.at_clear > 1)
+        if self.single < 2 or self.single <= self.several + unfinished:
+            return []
+        clears, here = self.clears_of_stale(), {_part(self.fill_site), _part(self.step_site)}
+        return clears if all(_part(c.site) not in here for c in clears) else []
 
     def clears_of_stale(self) -> list[ClearLine]:
         """Lines that do clear what was found stale, the most frequent first; clears by nobody's line only if alone."""
@@ -53,6 +71,12 @@ class Watched:
 
 
 State = dict[int, Watched]
+
+
+def _part(site: Site) -> tuple[str, str, int]:
+    """File, function and innermost loop in it: what runs as one."""
+    loops = loops_around(replace(site, callers=()))
+    return site.file, site.function, loops[0].line if loops else 0
 
 
 def update(state: State, event: ev.Event, world: World) -> None:
@@ -99,3 +123,9 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
             line = clears[event.site.key()] = ClearLine(event.site, event.how, whole)
         line.count += event.weight
         line.tensors |= mine
+        watched = state[ident]
+        since, watched.at_clear = watched.steps - watched.at_clear, watched.steps
+        if 0 < since <= event.weight:
+            watched.single += event.weight
+        elif since:
+            watched.several += event.weight

@@ -12,7 +12,8 @@ may still fall, to a worse place; SGD diverges or needs a learning rate that is 
 At each optimizer step the ledger knows which reverse passes stand in each gradient and how many steps have used each
 of them.  The rule fires when contributions that a step has used already stand there together with newer ones, step
 after step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
-rarer than steps, GL-G03 says so.
+rarer than steps, GL-G03 says so.  A program of two phases whose first one clears at each step, and whose second one
+does not, is told here too: the line to edit is in the second.
 
 ## Near misses
 - Accumulation: several backwards, one step, then a clear.  Nothing used is left when the next window begins.
@@ -33,6 +34,7 @@ from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, OracleExplained
+from gradledger.core.site import NOWHERE
 
 RULE = Rule(
     "G1",
@@ -54,18 +56,21 @@ def update(state: _stale.State, event: Event, world: World) -> None:
 def finish(state: _stale.State, world: World) -> list[Finding]:
     findings = []
     for ident, watched in state.items():
-        if not watched.regular or watched.clears_of_stale():
+        elsewhere = watched.elsewhere
+        if not watched.regular or (watched.clears_of_stale() and not elsewhere):
             continue
         optimizer = world.optimizer(ident)
         word = optimizer_word(watched.step_site, world)
         site = watched.fill_site if watched.fill_site.file else watched.step_site
         whole = len(watched.tensors) >= len(optimizer.tensors)
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
+        clear = elsewhere[0].site if elsewhere else NOWHERE
+        only = f" here (line {clear.line} does it for another part)" if clear.file else ""
         finding = Finding(
             "G1",
             "error",
             site,
-            f"Nothing clears the gradients of `{word}`{scope}: {watched.stale} of "
+            f"Nothing clears the gradients of `{word}`{scope}{only}: {watched.stale} of "
             f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
             f"up to {watched.multiple} reverse passes at once.",
             f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",

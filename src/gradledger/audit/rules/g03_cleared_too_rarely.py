@@ -10,7 +10,8 @@ effective learning rate grows through each epoch and falls back at its end.
 
 ## How it is found
 As GL-G01: at a step, contributions that an earlier step has used stand together with newer ones.  Here clears of the
-same tensors exist; the rule names them, counts steps per clear and gives the largest multiple seen.
+same tensors exist; the rule names them, counts steps per clear and gives the largest multiple seen.  Where each step
+has its clear in one part of the program and none in another, GL-G01 names the part that has none.
 
 ## Near misses
 - Accumulation, where steps are as rare as clears: nothing used is left at a step.
@@ -50,7 +51,7 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
     findings = []
     for ident, watched in state.items():
         clears = watched.clears_of_stale()
-        if not watched.regular or not clears:
+        if not watched.regular or not clears or watched.elsewhere:
             continue
         clear = clears[0]
         word = optimizer_word(watched.step_site, world)

@@ -10,7 +10,8 @@ its first values.
 
 ## How it is found
 An optimizer that steps again and again without finding a single gradient, while reverse passes fill the parameters of
-a model that was made later and sits in no optimizer.
+a model that was made later and sits in no optimizer.  The same of a part: the optimizer finds gradients in the trunk,
+and none in the head that is gone, while a head of its kind that was made later is filled.
 
 ## Near misses
 - Free tensors that are optimised on purpose: they belong to no live module, but they do receive gradients.
@@ -59,6 +60,11 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
         model = world.module(root)
         name = world.module_name(root)
         freed = sum(1 for t in optimizer.tensors if all(world.module(m).freed for m in _ever(t, world)))
+        last = optimizer.last_step
+        idle = [t for life in last.lives if life.grad in ("none", "zero") for t in life.tensors] if last else []
+        found_none = f"none of its {times(optimizer.steps, 'step')} found a gradient"
+        if len(idle) < len(optimizer.tensors):
+            found_none = "its steps find no gradient there"
         built_again = _frames(model.site)
         line = built_again[-1].line if built_again else 0
         findings.append(
@@ -66,8 +72,8 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                 "M5",
                 "error",
                 optimizer.site,
-                f"{optimizer.short_cls} holds {times(len(optimizer.tensors), 'parameter')} of a model that was built "
-                f"before `{name}` (line {line}): none of its {times(optimizer.steps, 'step')} found a gradient, and "
+                f"{optimizer.short_cls} holds {times(len(idle), 'parameter')} of a model that was built "
+                f"before `{name}` (line {line}): {found_none}, and "
                 f"the {times(len(leaves), 'parameter')} that the reverse pass fills are in no optimizer.",
                 f"build the optimizer after line {line}, over the parameters of `{name}`",
                 related=distinct(
@@ -75,7 +81,7 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                     (*reversed(built_again), *_frames(optimizer.site), _no_optimizer.step_site(optimizer), first.site),
                 ),
                 evidence={
-                    "held": len(optimizer.tensors),
+                    "held": len(idle),
                     "held_of_freed_modules": freed,
                     "steps_without_gradient": optimizer.steps,
                     "filled_unheld": len(leaves),

@@ -45,16 +45,19 @@ RULE = Rule(
 )
 LISTENS = (ev.Clip, ev.Step, ev.Backward, ev.ExhaustedIterator)
 LINES_KEPT = 256
+TWICE = 2  # calls that must have come too early or too late
 ENOUGH = 3  # calls that must have touched nothing before parameters are called wrong
 
 
 @dataclass(slots=True)
 class Open:
-    """The latest call from one line, until the next one.  `filled_after`: a reverse pass wrote gradients since; `used`:
-    a step held some of its tensors; `stepped`: a step used gradients that stood before it; `followed`: a step used
-    gradients that were filled after it."""
+    """The latest call from one line, until the next one.  `filling`: the reverse pass of other gradients was the last
+    thing before it, no step; `filled_after`: a reverse pass wrote gradients since; `used`: a step held some of its
+    tensors; `stepped`: a step used gradients that stood before it; `followed`: a step used gradients that were filled
+    after it."""
 
     event: ev.Clip
+    filling: bool = False
     filled_after: bool = False
     used: bool = False
     stepped: bool = False
@@ -63,7 +66,8 @@ class Open:
 
 @dataclass(slots=True)
 class Line:
-    """Calls from one line by outcome."""
+    """Calls from one line by outcome.  A function that clips for several optimizers has a `Line` for each line that
+    calls it; `alone`: it has one caller only; `optimizers`: those whose steps it came before."""
 
     site: Site
     limit: float
@@ -76,23 +80,28 @@ class Line:
     step: Site = NOWHERE
     fill: Site = NOWHERE
     tensors: tuple[int, ...] = ()
+    alone: bool = True
+    optimizers: set[int] = field(default_factory=set)
 
     def count(self, outcome: str) -> int:
         """Calls with this outcome."""
         return self.outcomes.get(outcome, 0)
 
     def all_but_few(self, outcome: str) -> bool:
-        """Two calls at least, and nine of ten."""
-        return self.count(outcome) >= 2 and self.count(outcome) >= 0.9 * self.calls
+        """A few calls at least, and nine of ten."""
+        least = TWICE if self.alone else ENOUGH
+        return self.count(outcome) >= least and self.count(outcome) >= 0.9 * self.calls
 
 
 @dataclass(slots=True)
 class State:
-    """By line of the clip; exhausted iterators by function and argument; the latest reverse pass that filled."""
+    """By line of the clip and the line that called its function; exhausted iterators by function and argument; the
+    latest reverse pass that filled; whether a step came after it."""
 
-    lines: dict[tuple[str, int], Line] = field(default_factory=dict)
+    lines: dict[tuple[tuple[str, int], tuple[str, int]], Line] = field(default_factory=dict)
     exhausted: dict[tuple[str, str, str], list[ev.ExhaustedIterator]] = field(default_factory=dict)
     fill: Site = NOWHERE
+    used: bool = True
 
 
 def init() -> State:
@@ -102,11 +111,12 @@ def init() -> State:
 def update(state: State, event: ev.Event, world: World) -> None:
     if isinstance(event, ev.Backward):
         if event.method == "backward" and event.leaves:
-            state.fill = event.site
+            state.fill, state.used = event.site, False
             for line in state.lines.values():
                 if line.open is not None and not line.open.stepped:
                     line.open.filled_after = True
     elif isinstance(event, ev.Step):
+        state.used = True
         for line in state.lines.values():
             if line.open is not None:
                 _stepped(line, line.open, event)
@@ -120,14 +130,21 @@ def update(state: State, event: ev.Event, world: World) -> None:
 
 
 def _clipped(state: State, event: ev.Clip) -> None:
-    line = state.lines.get(event.site.key())
+    caller = next(((c.file, c.line) for c in event.site.callers), ("", 0))
+    key = (event.site.key(), caller)
+    line = state.lines.get(key)
     if line is None:
         if len(state.lines) >= LINES_KEPT:
             return
-        line = state.lines[event.site.key()] = Line(event.site, event.limit, event.iteration)
-    _close(line)
+        others = [other for (place, _), other in state.lines.items() if place == event.site.key()]
+        line = state.lines[key] = Line(event.site, event.limit, event.iteration, alone=not others)
+        for other in others:
+            other.alone = False
+    for (place, _), other in state.lines.items():
+        if place == event.site.key():
+            _close(other)
     line.calls += event.weight
-    line.open = Open(event)
+    line.open = Open(event, filling=not state.used)
     line.fill = state.fill
     line.scale = event.scale if event.scaled else line.scale
     line.tensors = event.tensors or line.tensors
@@ -143,8 +160,10 @@ def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
         opened.followed = opened.followed or bool(filled)
     if any(touched.intersection(life.tensors) for life in filled):
         opened.used = True
+        line.optimizers.add(step.optimizer)
     elif filled and not opened.filled_after:
         opened.stepped = True
+        line.optimizers.add(step.optimizer)
 
 
 def _close(line: Line) -> None:
@@ -163,7 +182,7 @@ def _outcome(opened: Open) -> str:
     if clip.scaled and clip.tensors:
         return "scaled"
     if clip.consumed:
-        return "after"
+        return "elsewhere" if opened.filling and opened.stepped and not opened.used else "after"
     if stands:
         return "effective" if opened.used or not opened.stepped else "elsewhere"
     if opened.stepped:
@@ -242,13 +261,14 @@ def _finding(
     evidence: dict[str, float | int | str | None],
     count: int,
 ) -> Finding:
+    callers = () if line.alone else tuple(Site(c.file, c.line, c.function) for c in line.site.callers[:1])
     return Finding(
         "O5",
         "error" if severity == "error" else "warning",
         line.site,
         message,
         fix,
-        related=distinct(line.site, related),
+        related=distinct(line.site, (*related, *callers)),
         evidence=evidence,
         count=count,
         subject="clip",
@@ -258,7 +278,10 @@ def _finding(
 
 def _others_clip(line: Line, state: State) -> bool:
     """Whether another line clips what the step uses: then this one is a module that has no gradient in this run."""
-    return any(other is not line and other.count("effective") > 0 for other in state.lines.values())
+    return any(
+        other is not line and other.count("effective") > 0 and not line.optimizers.isdisjoint(other.optimizers)
+        for other in state.lines.values()
+    )
 
 
 def _by_hand(state: State, world: World) -> Iterator[Finding]:
