@@ -201,6 +201,46 @@ def test_a_damaged_folder_is_refused_with_the_reason(what: str, tmp_path: Path) 
     assert wanted in str(told.value)
 
 
+TABLES = {
+    "a row too short": ("images/b0000-1.png", "row 3: 1 cells, 7 columns"),
+    "a row too long": ("images/b0000-1.png,0.1,b,l,0,c,1,x", "row 3: 8 cells, 7 columns"),
+    "a comma in a number": ('images/b0000-1.png,"0,5",b,l,0,c,1', "row 3: offset_mm = '0,5'"),
+    "a quote that is never closed": ('images/b0000-1.png,0.1,"b,l,0,c,1', "unexpected end of data"),
+    "a burst without a name": ("images/b0000-1.png,0.1,,l,0,c,1", "row 3: burst = ''"),
+    "light that is no number": ("images/b0000-1.png,0.1,b,l,0,c,bright", "row 3: light = 'bright'"),
+    "an hour for seconds": ("images/b0000-1.png,0.1,b,l,12:30,c,1", "row 3: time_s = '12:30'"),
+    "a file elsewhere": ("../good/images/b0000-1.png,0.1,b,l,0,c,1", "which lies outside"),
+    "no name of a file": (",0.1,b,l,0,c,1", "row 3: [Errno 21] Is a directory"),
+    "a name with a zero byte": ("images/b\0.png,0.1,b,l,0,c,1", "row 3: "),
+    "a cell without end": (f"images/b0000-1.png,0.1,{'b' * 200_000},l,0,c,1", "field larger than"),
+}
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_a_table_with_a_bad_row_is_refused_at_its_line(what: str, tmp_path: Path) -> None:
+    row, wanted = TABLES[what]
+    folders.write(physics.record(2, 2, 3), tmp_path)
+    table = tmp_path / folders.TABLE
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines[:2], row, *lines[3:]]) + "\n")
+    with pytest.raises(folders.CropError) as told:
+        folders.read(tmp_path)
+    assert wanted in told.value.got
+
+
+def test_a_table_as_spreadsheets_write_it_is_read(tmp_path: Path) -> None:
+    folders.write(physics.record(2, 2, 3), tmp_path)
+    wanted, _ = folders.read(tmp_path)
+    table = tmp_path / folders.TABLE
+    table.write_bytes(("\ufeff" + table.read_text().replace("\n", "\r\n\r\n")).encode())  # a mark, and empty lines
+    found, _ = folders.read(tmp_path)
+    assert found.ids == wanted.ids
+    assert np.array_equal(found.images, wanted.images)
+    table.write_text(table.read_text().replace("condition", "burst", 1))
+    with pytest.raises(folders.CropError, match="column 'burst' is there twice"):
+        folders.read(tmp_path)
+
+
 def test_real_digits_as_a_folder_of_files_are_read_and_learned(tmp_path: Path) -> None:
     """Real pictures, and a real measure of them: where the ink's centre is, from the middle of the crop."""
     digits = load_digits()

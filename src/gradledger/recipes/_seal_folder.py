@@ -34,44 +34,47 @@ def read(folder: Path, *, target: str = "offset_mm") -> tuple[Recording, str]:
         target: the label's column; what follows its last underscore is the unit.
 
     Raises:
-        CropError: all that is wrong, up to twelve problems: a column missing or in another unit, labels that are no
-            numbers, files that are missing, truncated, of another size or mode, one name twice.
+        CropError: all that is wrong, up to twelve problems: a column missing, twice or in another unit, rows of another
+            length than the head, labels that are no numbers, bursts without a name, files that are missing, outside of
+            the folder, truncated, of another size or mode, one name twice.
     """
     path = folder / TABLE
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise refused(f"{type(error).__name__}: {error}", f"a table {TABLE}", str(folder)) from error
-    table = list(csv.DictReader(io.StringIO(text)))
+    table, lines, problems = _rows(text)
     heads = list(table[0]) if table else []
-    problems = _heads(heads, target) if table else ["no rows"]
+    problems += _heads(heads, target) if table else []
     if problems:
-        raise refused("; ".join(problems), f"columns file, {target}, and burst or time_s", str(path))
-    labels = [_number(row[target]) for row in table]
-    problems += [f"row {at + 2}: {target} = {table[at][target]!r}" for at, one in enumerate(labels) if one is None]
+        raise refused(_told(problems), f"columns file, {target}, and burst or time_s", str(path))
+    labels, told = (_numbers(table, lines, column, problems) for column in (target, "light"))
+    times = _numbers(table, lines, "time_s", problems)
     names = [row["file"] for row in table]
     problems += [f"{name!r} is there twice" for name in sorted({one for one in names if names.count(one) > 1})]
+    problems += [f"row {at}: burst = ''" for at, row in zip(lines, table, strict=True) if row.get("burst") == ""]
     images: list[NDArray[np.uint8]] = []
-    for at, name in enumerate(names):
+    for at, name in zip(lines, names, strict=True):
         try:
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise refused(f"{name!r}, which lies outside", "files of this folder", str(folder))
             images.append(decode((folder / name).read_bytes(), where=name))
-        except (OSError, CropError) as error:
-            problems.append(f"row {at + 2}: {error.got if isinstance(error, CropError) else error}")
+        except (OSError, ValueError, CropError) as error:
+            problems.append(f"row {at}: {error.got if isinstance(error, CropError) else error}")
     sizes = sorted({one.shape for one in images})
     if len(sizes) > 1:
         problems.append(f"crops of {len(sizes)} sizes: {', '.join(f'{w} x {h}' for _, h, w in sizes[:4])}")
-    times = _times(table, problems)
     if problems:
-        more = f" and {len(problems) - MOST} more" if len(problems) > MOST else ""
-        raise refused("; ".join(problems[:MOST]) + more, "whole crops of one size, each with its label", str(path))
+        raise refused(_told(problems), "whole crops of one size, each with its label", str(path))
     line = tuple(row.get("line") or "the line" for row in table)
     burst = tuple(row["burst"] for row in table) if "burst" in heads else tuple(groups.bursts(times, GAP, stream=line))
-    stacked = np.stack(images)
-    told = [_number(row.get("light", "")) for row in table]
-    light = tuple(float(one.mean()) / 255 if lamp is None else lamp for lamp, one in zip(told, images, strict=True))
+    light = [float(image.mean()) / 255 for image in images] if "light" not in heads else told
     offset = np.array(labels, dtype=np.float32)[:, None]
     condition = tuple(row.get("condition") or "as recorded" for row in table)
-    return Recording(tuple(names), stacked, offset, burst, line, condition, times, light), target.rpartition("_")[2]
+    found = Recording(
+        tuple(names), np.stack(images), offset, burst, line, condition, tuple(times), tuple(map(float, light))
+    )
+    return found, target.rpartition("_")[2]
 
 
 def write(recording: Recording, folder: Path, *, target: str = "offset_mm", pitch: float | None = PITCH) -> None:
@@ -100,17 +103,41 @@ def _heads(heads: Sequence[str], target: str) -> list[str]:
     return problems
 
 
-def _times(table: Sequence[Mapping[str, str]], problems: list[str]) -> tuple[float, ...]:
-    if "time_s" not in table[0]:
-        return tuple(float(at) for at in range(len(table)))
-    found = [_number(row["time_s"]) for row in table]
-    problems += [f"row {at + 2}: time_s = {table[at]['time_s']!r}" for at, one in enumerate(found) if one is None]
-    return tuple(0.0 if one is None else one for one in found)
-
-
-def _number(text: str | None) -> float | None:
+def _rows(text: str) -> tuple[list[dict[str, str]], list[int], list[str]]:
+    """The rows of a table by column, the line of the file at which each ends, and what is wrong with them."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        value = float(text or "nan")
+        found = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        return [], [], [f"line {reader.line_num}: {error}"]
+    if len(found) < 2:
+        return [], [], ["no rows"]
+    heads, rest = found[0][1], found[1:]
+    problems = [f"column {name!r} is there twice" for name in sorted({one for one in heads if heads.count(one) > 1})]
+    problems += [f"row {at}: {len(row)} cells, {len(heads)} columns" for at, row in rest if len(row) != len(heads)]
+    return [dict(zip(heads, row, strict=False)) for _, row in rest], [at for at, _ in rest], problems
+
+
+def _numbers(
+    table: Sequence[Mapping[str, str]], lines: Sequence[int], column: str, problems: list[str]
+) -> list[float]:
+    """A column as numbers, its places in the table where it is not there; adds what is no number to the problems."""
+    if column not in table[0]:
+        return [float(at) for at in range(len(table))]
+    found = [_number(row[column]) for row in table]
+    wrong = [(at, row[column]) for at, row, one in zip(lines, table, found, strict=True) if one is None]
+    problems += [f"row {at}: {column} = {cell!r}" for at, cell in wrong]
+    return [0.0 if one is None else one for one in found]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def _told(problems: Sequence[str]) -> str:
+    more = f" and {len(problems) - MOST} more" if len(problems) > MOST else ""
+    return "; ".join(problems[:MOST]) + more
