@@ -1,20 +1,26 @@
 """Run training programs that none of us wrote, with and without the audit, and compare every bit.
 
-    python tests/primer/run.py [NAME ...] [--json FILE] [--runs FOLDER] [--processes]
+    python tests/primer/run.py [NAME ...] [--json FILE] [--runs FOLDER] [--processes] [--oracle EVERY] [--selfcheck]
 
 Needs the [primer] extra.  For each program under tests/primer/programs: the exit code and its last line, which digests
 every weight and the random state, must be the same (lines before may hold times); findings are listed for a person to
 judge in docs/results/primer.md.  A program whose library is not installed is named as not run and counts for nothing.
 
 Libraries are imported once, here, and each program runs in two forks: one bare, one as `gradledger audit` would run it.
+A library that cannot be loaded beside those of the programs before it gets processes of its own.
 With `--processes` each starts from nothing, as from a shell, which costs the imports twice a program.  `--runs` keeps
-the recorded runs: `gradledger audit --replay FOLDER/NAME` judges one again, with other rules.
+the recorded runs: `gradledger audit --replay FOLDER/NAME` judges one again, with other rules.  `--oracle EVERY` has the
+oracle look at every EVERY-th iteration.
+
+With `--selfcheck` the comparison is that of `gradledger audit --selfcheck`: parameters, gradients, optimizer states and
+random generators after optimizer steps, every module alive at the end, both output streams and every file left.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import gc
 import importlib
 import json
@@ -138,10 +144,19 @@ def process(command: list[str]) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr, seconds)
 
 
-def one(program: Path, runs: Path | None, processes: bool) -> dict[str, Any]:
+def loaded(program: Path, processes: bool) -> tuple[str, bool]:
+    """Import a program's libraries: what is not installed, or "", and whether it needs processes of its own."""
+    try:
+        return absent(program), processes
+    except Exception:  # some libraries are not to be loaded beside one that another program needs
+        return "", True
+
+
+def one(program: Path, runs: Path | None, processes: bool, oracle: int) -> dict[str, Any]:
     """One program, both ways."""
-    row: dict[str, Any] = dict(program=program.stem, same=False, absent=absent(program), error="", findings=[])
-    if row["absent"]:
+    missing, processes = loaded(program, processes)
+    row: dict[str, Any] = dict(program=program.stem, same=False, absent=missing, error="", findings=[])
+    if missing:
         row["error"] = f"{row['absent']} is not installed"
         return row
     with tempfile.TemporaryDirectory() as name:
@@ -149,6 +164,7 @@ def one(program: Path, runs: Path | None, processes: bool) -> dict[str, Any]:
         report = folder / "report.json"
         kept = runs / program.stem if runs is not None else folder / "run"
         options = ["--fail-on", "never", "--format", "json", "--output", str(report), "--run", str(kept)]
+        options += [f"--oracle={oracle}"] if oracle else []
         if processes:
             without = process([str(program)])
             audited = process(["-m", "gradledger", "audit", *options, str(program)])
@@ -164,9 +180,36 @@ def one(program: Path, runs: Path | None, processes: bool) -> dict[str, Any]:
     elif not row["same"]:
         row["error"] = f"exit {audited.code}: {without.out[-300:]} {audited.out[-300:]} {audited.err[-1500:]}"
     row["events"] = found["run"]["events"] if found else 0
+    row["oracle"] = (found or {}).get("oracle")
     row["findings"] = [
         f"{f['code']} {f['severity']} {f['file']}:{f['line']} {f['message']}" for f in (found or {}).get("findings", [])
     ]
+    return row
+
+
+def selfchecked(program: Path, processes: bool, oracle: int) -> dict[str, Any]:
+    """One program as `gradledger audit --selfcheck` compares it; what differs in forks is run again in processes."""
+    import _forked
+    import selfcheck
+
+    from gradledger.cli import _selfcheck
+
+    missing, processes = loaded(program, processes)
+    row: dict[str, Any] = dict(program=program.stem, same=False, absent=missing, error="", findings=[])
+    if missing:
+        row["error"] = f"{missing} is not installed"
+        return row
+    for launch in (_selfcheck.spawn,) if processes else (_forked.launch, _selfcheck.spawn):
+        answer = selfcheck.one(PROGRAMS, program.name, alone=False, oracle=oracle, launch=launch)
+        row |= dataclasses.asdict(answer) | {"program": program.stem, "same": answer.same and answer.exit_code == 0}
+        row["forked"] = launch is not _selfcheck.spawn
+        if row["same"]:
+            break
+    row["bits"] = sum(kind.compared for kind in answer.rows)
+    unsteady = [name for kind in answer.rows for name in kind.unsteady]
+    row["error"] = f"does not repeat without the audit either: {', '.join(unsteady[:6])}" if unsteady else ""
+    if not row["same"]:
+        row["error"] += "\n" + _selfcheck.render(answer)
     return row
 
 
@@ -177,6 +220,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--processes", action="store_true")
+    parser.add_argument("--oracle", type=int, default=0, metavar="EVERY")
+    parser.add_argument("--selfcheck", action="store_true")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if not (PROGRAMS / f"{name}.py").exists()]
     if unknown:
@@ -187,17 +232,22 @@ def main() -> int:
     chosen = [PROGRAMS / f"{name}.py" for name in arguments.names] or sorted(PROGRAMS.glob("[a-z]*.py"))
     rows = []
     for program in chosen:
-        row = one(program, arguments.runs, arguments.processes)
+        if arguments.selfcheck:
+            row = selfchecked(program, arguments.processes, arguments.oracle)
+        else:
+            row = one(program, arguments.runs, arguments.processes, arguments.oracle)
         rows.append(row)
         verdict = "not run" if row["absent"] else "same" if row["same"] else "DIFFERS"
-        print(f"{row['program']:26} {verdict}  {row.get('seconds', '')}  {row['error']}", flush=True)
+        print(f"{row['program']:26} {verdict}  {row.get('seconds', row.get('bits', ''))}  {row['error']}", flush=True)
         for finding in row["findings"]:
             print("    ", finding, flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))
     ran = [row for row in rows if not row["absent"]]
     same = sum(row["same"] for row in ran)
-    print(f"{len(ran)} programs, {same} unchanged in every bit, {len(rows) - len(ran)} not run")
+    bits = sum(row.get("bits", 0) for row in ran)
+    told = f" that repeats ({bits} digests and lines)" if arguments.selfcheck else ""
+    print(f"{len(ran)} programs, {same} unchanged in every bit{told}, {len(rows) - len(ran)} not run")
     return 0 if ran and same == len(ran) else 1
 
 
