@@ -275,8 +275,9 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(BundleError, match="no registered plan"):
         bundle.open_labels(tmp_path)
     (folder / "link.csv").symlink_to(folder / "slices.csv")
+    assert [(one.file, one.got[:6]) for one in bundle.verify(folder)] == [("link.csv", "a link")]
     with pytest.raises(BundleError, match=r"a link, link\.csv"):
-        bundle.verify(folder)
+        bundle.seal(folder)
 
 
 # -------------------------------------------------------------------------------------------------------------- card

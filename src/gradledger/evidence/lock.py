@@ -9,7 +9,7 @@ from gradledger.core.records import Fault, Record, Records, digest, leaves
 from gradledger.evidence.errors import PlanError
 from gradledger.evidence.hypothesis import Plan, parse
 
-LOCK, TRIALS, PLAN = "plan.lock.jsonl", "trials.jsonl", "plan.toml"
+LOCK, TRIALS, PLAN, RESULTS = "plan.lock.jsonl", "trials.jsonl", "plan.toml", "results.json"
 
 
 @dataclass(frozen=True)

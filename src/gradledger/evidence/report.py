@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gradledger._version import __version__
-from gradledger.evidence import bundle, compare, lock
+from gradledger.evidence import compare, lock
 from gradledger.evidence._curves import Curve as Curve
 from gradledger.evidence._curves import safe as _safe
 from gradledger.evidence._curves import svg as svg
+from gradledger.evidence._openings import openings
 from gradledger.evidence.hypothesis import FINGERPRINT
 from gradledger.evidence.judge import judge
 from gradledger.evidence.record import Attempt, TrialRecord
@@ -221,7 +222,7 @@ def _columns(latest: Mapping[str, Attempt], fingerprints: set[str]) -> list[Bloc
 def _labels(folder: Path) -> list[Block]:
     rows = tuple(
         (str(one.number), one.at, one.plan[:16], str(one.in_version), one.why or "first under this plan")
-        for one in bundle.openings(folder)
+        for one in openings(folder)
     )
     return [Block("Test labels opened", ("number", "at (UTC)", "plan", "under this plan", "why"), rows)]
 
@@ -249,7 +250,7 @@ def _results(folder: Path) -> list[Block]:
     """Of results.json: what rules without a model reach, where a metric stands among them (`scale`: records of
     `baselines.place`), and what came of each fault that was planted on purpose."""
     try:
-        told = json.loads((folder / bundle.RESULTS).read_text(encoding="utf-8"))
+        told = json.loads((folder / lock.RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
     if not isinstance(told, Mapping):
