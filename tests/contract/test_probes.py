@@ -40,6 +40,8 @@ WATCHED: list[Any] = [
     torch.optim.lr_scheduler.StepLR,
     torch.utils.data.DataLoader,
     torch.serialization,
+    torch.no_grad,
+    torch.inference_mode,
     copy,
 ]
 

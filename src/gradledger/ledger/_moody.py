@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from gradledger.ledger._registry import tree
 
+ROOTS = 8
 _reads_mode: dict[type, bool] = {}
 
 
@@ -28,6 +29,11 @@ class Moody:
             known = self._layers[number] = [weakref.ref(m) for _, m in tree(root) if is_moody(m)]
         layers = [layer for ref in known if (layer := ref()) is not None]
         return len(layers), sum(bool(layer.__dict__.get("training")) for layer in layers)
+
+    def modes(self) -> tuple[bool, ...]:
+        """Of the first roots that were called: is the first of their mode-dependent layers in train mode?"""
+        firsts = [known[0]() for known in list(self._layers.values())[:ROOTS] if known]
+        return tuple(layer is not None and bool(layer.__dict__.get("training")) for layer in firsts)
 
 
 def is_moody(module: torch.nn.Module) -> bool:

@@ -34,6 +34,7 @@ SAMPLE_LENGTH = 2
 SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
 MAX_TOLD = 4096  # signatures remembered
 MAX_HELD = 512  # facts held back in one iteration
+LATE_CALLS = 4  # of a change that has been watched often: an evaluation and two iterations after it
 PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
 
 
@@ -104,7 +105,7 @@ class Recorder:
         self.detail = True
         self.wanted: Container[int] = range(0)  # iterations to be watched in full whatever the sampling says
         self._suspicion_until = -1
-        self._phases: Counter[tuple[str, int]] = Counter()
+        self._phases: dict[tuple[object, ...], tuple[int, int]] = {}  # how often, and when it was watched last
         self._phase_calls_left = 0
         self._seq = 0
         self._lock = threading.RLock()
@@ -388,17 +389,22 @@ class Recorder:
         self._suspicion_until = self.iteration + SUSPICION_LENGTH
         self._settle()
 
-    def new_phase(self) -> None:
-        """The program changed phase (train/eval switch, a new pass over a loader): watch the next calls in full.
+    def new_phase(self, modes: tuple[object, ...] = ()) -> None:
+        """The program changed phase (train/eval switch, a new pass over a loader, a block without graph): watch the
+        next calls in full.
 
         The first eight changes at a line are watched, then every power of two, so that a loop of short epochs is not
-        watched in full for ever.
+        watched in full for ever; and briefly one in as many iterations as the late samples are apart.  With other
+        `modes` (of what is trained) than before the line counts as a new one.
         """
-        key = _site.here(1).key()
-        self._phases[key] += 1
-        seen = self._phases[key]
-        if seen <= 8 or seen & (seen - 1) == 0:
-            self._phase_calls_left = PHASE_CALLS
+        key = (*_site.here(1).key(), modes)
+        seen, last = self._phases.get(key, (0, 0))
+        seen += 1
+        often = seen <= 8 or seen & (seen - 1) == 0
+        due = often or self.iteration - last >= 5 * SAMPLE_EVERY
+        self._phases[key] = (seen, self.iteration if due else last)
+        if due:
+            self._phase_calls_left = max(self._phase_calls_left, PHASE_CALLS if often else LATE_CALLS)
             self._settle()
 
     def call_done(self) -> None:

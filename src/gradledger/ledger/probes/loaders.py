@@ -19,6 +19,7 @@ from torch.utils.data import (
 from gradledger.core.events import LoaderEpoch, LoaderMade
 from gradledger.core.site import Site
 from gradledger.ledger import _site
+from gradledger.ledger._moody import Moody
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
 
@@ -89,7 +90,7 @@ def install(session: Session) -> Undo:
         number = tell(loader, _site.here(1))
         epoch = loaders.passes[loader] = loaders.passes.get(loader, -1) + 1
         recorder.emit(LoaderEpoch, loader=number, epoch=epoch, pending=session.lifecycle.pending())
-        recorder.new_phase()
+        recorder.new_phase(recorder.part(Moody).modes())
 
     return together(
         observe(recorder, DataLoader, "__init__", after=made),
