@@ -1,14 +1,14 @@
 """Compare every script of a folder with itself under the audit, bit for bit, as `gradledger audit --selfcheck` does.
 
-    python tools/selfcheck.py FOLDER [--files a.py,b.py] [--every N] [--oracle EVERY] [--forked] [--json OUT]
+    python tools/selfcheck.py FOLDER [--files a.py,b.py] [--skip N] [--every N] [--oracle EVERY] [--forked] [--json OUT]
     python tools/selfcheck.py --fixtures ...       the rules' own programs
     python tools/selfcheck.py --page PAGE.md A.json B.json ...      the page of several such runs
 
 FOLDER holds a manifest.jsonl as for fastscore.py, else all of its scripts are taken but those that begin with an
-underscore.  Each script runs in a scratch folder (beside the folder's other files where there is no manifest), without
-and with the audit, and again without it where they differ.  --every takes each N-th script; --oracle has the oracle on
-in the audited run.  --forked imports torch once and forks for each run (see `_forked.py`): what differs then is run
-again by the command itself, which decides.  Exit code 1 when one differs.
+underscore; --skip leaves out the first N, --every takes each N-th.  Each script runs in a scratch folder (beside the
+folder's other files where there is no manifest), without and with the audit, and again without it where they differ.
+--oracle has the oracle on in the audited run.  --forked imports torch once and forks for each run (see `_forked.py`):
+what differs then is run again by the command itself, which decides.  Exit code 1 when one differs.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def main() -> int:
     parser.add_argument("more", type=Path, nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--fixtures", action="store_true")
     parser.add_argument("--files", default="")
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--oracle", type=int, default=0)
     parser.add_argument("--forked", action="store_true")
@@ -161,7 +162,7 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder = fastscore.FIXTURES if given.fixtures else given.folder.resolve()
     wanted = {name for name in given.files.split(",") if name}
-    names = [name for name in scripts(folder) if not wanted or name in wanted][:: given.every]
+    names = [name for name in scripts(folder) if not wanted or name in wanted][given.skip :: given.every]
     alone = given.fixtures or (folder / "manifest.jsonl").exists()
     name = "the rules' own programs" if given.fixtures else f"`{folder.name}`"
     options = " ".join(w for w in sys.argv[1:] if not w.startswith("--json") and w != str(given.json))
