@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -53,6 +54,17 @@ def once_broken(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
     if not Path(config["mended"]).exists():
         raise RuntimeError("not mended")
     return {"loss": 1.0}
+
+
+def helped(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
+    """Has a process of its own do the work, as a loader with workers does."""
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe(duplex=False)
+    worker = context.Process(target=theirs.send, args=(rng_seed * 2.0,), daemon=True)
+    worker.start()
+    loss = mine.recv()
+    worker.join()
+    return {"loss": loss}
 
 
 def slow(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:

@@ -265,6 +265,11 @@ def test_plain_lines_of_progress_come_now_and_then(capsys: pytest.CaptureFixture
     ]
 
 
+def test_a_trial_in_a_process_of_its_own_may_have_workers(tmp_path: Path) -> None:
+    found = run_trials(experiments.helped, [Trial("helped", {}, seed) for seed in (1, 2)], tmp_path, workers=2)
+    assert [(one.status, one.quantities) for one in found] == [("finished", {"loss": 2.0}), ("finished", {"loss": 4.0})]
+
+
 # ---------------------------------------------------------------------------------------------------------------- Ray
 
 

@@ -13,6 +13,7 @@ from gradledger.evidence._openings import OPENINGS, openings
 from gradledger.evidence.judge import judge
 from gradledger.evidence.lock import LOCK, RESULTS, TRIALS
 from gradledger.evidence.record import Attempt, TrialRecord
+from gradledger.evidence.stats import Summary
 
 CHAINS = (LOCK, TRIALS, OPENINGS)
 PAGE = "report.html"
@@ -102,7 +103,9 @@ def _figures(told: Mapping[str, Any], record: TrialRecord) -> list[Fault]:
         own = [one.quantities for key, ones in known.items() if key[0] == arm for one in ones if one.quantities]
         if isinstance(figures, Mapping) and own and not any(_same(figures, one) for one in own):
             found += _differing(f"measured.{arm}", figures, own[-1])
-    columns = {(one.arm, one.quantity): one.summary for one in compare.columns(latest)}
+    columns: dict[tuple[Any, Any], Summary | None] = {
+        (one.arm, one.quantity): one.summary for one in compare.columns(latest)
+    }
     for at, row in enumerate(_list(told, "over_seeds")):
         summary = columns.get((row.get("arm"), row.get("quantity")))
         if summary is not None:

@@ -45,17 +45,18 @@ def run(
                 trial = waiting.popleft()
                 mine, theirs = context.Pipe(duplex=False)
                 path = str(output(trial)) if output is not None else None
-                process = context.Process(target=_work, args=(experiment, trial, theirs, path, grace), daemon=True)
+                # No daemon: those may have no children, and a trial may load its data with workers of its own.
+                process = context.Process(target=_work, args=(experiment, trial, theirs, path, grace), daemon=False)
                 desk.begin(trial)
+                running[mine] = (trial, process)
                 try:
                     process.start()
                 except Exception as error:  # what cannot be pickled cannot be sent
+                    del running[mine]
                     mine.close()
                     desk.fail(trial, error)
-                    continue
                 finally:
                     theirs.close()
-                running[mine] = (trial, process)
             _hear(running, desk, BEAT_S)
             beat()
     except BaseException:
@@ -95,7 +96,8 @@ def _heard(mine: Connection, trial: Trial, process: Any, desk: Desk, stopping: b
 def _stop(running: Running, desk: Desk, grace: float, beat: Callable[[], None]) -> None:
     """Ask all workers to end, wait, kill the rest; each is written down as interrupted, or as what it came to."""
     for _, process in running.values():
-        process.terminate()
+        if process.pid is not None:  # None: it was about to start
+            process.terminate()
     deadline = time.monotonic() + grace
     try:
         while running and time.monotonic() < deadline:
@@ -103,8 +105,9 @@ def _stop(running: Running, desk: Desk, grace: float, beat: Callable[[], None]) 
             beat()
     finally:  # also when a second interrupt does not want to wait
         for mine, (trial, process) in running.items():
-            process.kill()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
             mine.close()
             desk.interrupt(trial)
         running.clear()
