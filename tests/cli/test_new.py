@@ -48,12 +48,18 @@ def test_it_runs_at_once_and_ends_with_verdicts(folder: Path, run: Path) -> None
     assert told["experiment"] == f"{NAME}.py"
     assert {one["id"]: one["verdict"] for one in told["hypotheses"]} == dict.fromkeys(("H1", "H2", "H3"), "supported")
     assert (run / "report.html").read_text().startswith("<!doctype html>")
-    assert not any("NAME" in (folder / f"{NAME}{suffix}").read_text() for suffix in (".py", ".toml"))
+    assert not any("NAME" in (folder / f"{NAME}{suffix}").read_text() for suffix in (".py", ".toml", ".card.toml"))
 
 
 def test_what_it_leaves_is_sealed_scored_and_run_anew(folder: Path, run: Path) -> None:
+    card = (run / "README.md").read_text()
+    assert f"# {NAME}" in card
+    assert "| fast | 2 | finished | 0.0" in card
+    assert json.loads((run / "environment.json").read_text())["torch"]["threads of a trial"] == 1
     bundle.seal(run)
     assert command("rescore", str(run), "--quantity", "validation").exit_code == 0
+    again = command("repredict", str(run), "--code", str(folder / f"{NAME}.py"))
+    assert (again.exit_code, "6 of 6 arrays agree" in again.output) == (0, True), again.output
     said = command("retrain", str(run), "--code", str(folder / f"{NAME}.py"), "--tolerance", "0", "--arm", "fast")
     sys.modules.pop(NAME)
     sys.path.remove(str(folder))

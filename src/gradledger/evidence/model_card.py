@@ -166,8 +166,15 @@ def yaml(value: Any, indent: str = "") -> list[str]:
 def _source(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / SOURCE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise _refused(
+            f"no {SOURCE} in {folder}",
+            "the words of the card",
+            "file",
+            "write it, as docs/evidence.md shows; `gradledger new experiment NAME` writes one to start from",
+        ) from error
     except (OSError, ValueError) as error:
-        raise _refused(f"{type(error).__name__}: {error}", "the texts of the card", "file", "write it") from error
+        raise _refused(f"{type(error).__name__}: {error}", "the words of the card", "file", "correct it") from error
 
 
 def _part(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
