@@ -160,7 +160,7 @@ RESEALED: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "claim": (result(lambda x: x["hypotheses"][0].update(claim="any")), "results.json", "hypotheses.H1.claim"),
     "verdict of the page": (page("✓ supported", "✕ refuted"), "report.html", "Hypotheses, row 1: verdict"),
     "counts of the page": (page("0 refuted", "7 refuted"), "report.html", "Summary, row 1: counts"),
-    "row of the page": (page(r'<tr><td data-label="arm">fast.*?</tr>', ""), "report.html", "Trials"),
+    "row of the page": (page(r'<tr><td data-label="arm"[^>]*>fast.*?</tr>', ""), "report.html", "Trials"),
     "table of the page": (page("<h2>Trials</h2>", "<h2>Other</h2>"), "report.html", "Trials"),
     "records": (lambda f: chained(f / lock.TRIALS, better), "results.json", "hypotheses.H1.measured"),
     "seed of a record": (lambda f: chained(f / lock.TRIALS, other_seed), lock.TRIALS, "body.id"),

@@ -16,12 +16,14 @@ import typer
 from typer.testing import CliRunner
 
 from gradledger.cli.commands import card, compare, predict, report, verify
-from gradledger.evidence import bundle, lock
+from gradledger.evidence import _dots, bundle, lock
 from gradledger.evidence import compare as comparing
 from gradledger.evidence import report as reports
+from gradledger.evidence.compare import Column
 from gradledger.evidence.errors import StatisticsError
 from gradledger.evidence.record import TrialRecord
 from gradledger.evidence.runner import run_trials, trials_of
+from gradledger.evidence.stats import summarise
 
 PLAN = """
 name = "two arms"
@@ -92,7 +94,7 @@ class Reader(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("path", "line"):
+        if tag not in ("path", "line", "circle"):
             assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -109,8 +111,10 @@ def test_the_page_is_whole_and_loads_and_runs_nothing(folder: Path) -> None:
     assert (reader.open, reader.active) == ([], [])
     assert "fast is <script>alert(1)</script> lower" in reader.text
     assert len(page.encode()) < 60_000
-    assert page.count("<figure>") == 1
-    broken = re.findall(r'd="([^"]+)"', page)
+    story = reports.tell(folder)
+    assert page.count("<figure>") == len(story.curves) + len(story.dots)
+    assert len(story.curves) == 1
+    broken = [path for path in re.findall(r'd="([^"]+)"', page) if path != "M0 4L20 4"]  # without those of the legend
     assert len(broken) == 7
     assert any(path.count("M") == 2 for path in broken)  # the infinite point parts its line
     assert "default-src 'none'" in page
@@ -132,6 +136,41 @@ def test_curves_over_decades_are_drawn_on_a_logarithmic_scale() -> None:
     assert "logarithmic" in drawn
     assert "M62.0 12.0L237.0 101.0L412.0 190.0" in drawn
     assert "logarithmic" not in reports.svg(reports.Curve("loss", {"a": [2.0, -1.0]}))
+
+
+def test_a_legend_tells_lines_apart_by_colour_and_dashes() -> None:
+    drawn = reports.svg(reports.Curve("loss", {f"arm {at}": [1.0, 2.0] for at in range(14)}))
+    looks = re.findall(r'<path class="([^"]+)" d="M6', drawn)
+    assert looks[:7] == ["c0", "c1", "c2", "c3", "c4", "c5", "c0 d"]
+    assert re.findall(r'<path class="([^"]+)" d="M0 4L20 4"/></svg>(arm \d+)', drawn)[6] == ("c0 d", "arm 6")
+    assert "and 2 more</p>" in drawn
+
+
+def test_every_seed_and_every_slice_is_a_dot_or_a_bar_on_one_scale() -> None:
+    def column(arm: str, values: dict[int, float]) -> Column:
+        return Column(arm, "loss", values, {}, summarise(list(values.values())))
+
+    columns = [column("fast", {0: 1.0, 1: 2.0, 2: 3.0}), column("slow <b>", {0: 5.0})]
+    (dots,) = _dots.of_seeds(columns, ["loss", "loss of another"])
+    assert [(row.label, row.values, row.middle) for row in dots.rows] == [
+        ("fast", (1.0, 2.0, 3.0), 2.0),
+        ("slow <b>", (5.0,), 5.0),
+    ]
+    assert (dots.rows[0].low is not None, dots.rows[1].low) == (True, None)
+    drawn = _dots.svg(dots)
+    assert re.findall(r'<circle cx="([\d.]+)"', drawn) == ["138.0", "205.5", "273.0", "408.0"]  # 1 and 5 at the ends
+    assert (drawn.count("<line class=m"), drawn.count("<line class=i"), "slow &lt;b&gt;" in drawn) == (2, 1, True)
+    assert _dots.of_seeds(columns[1:], ["loss"]) == []  # one seed has nothing to be compared with
+
+    rows = [
+        {"name": "near", "mean": 0.5, "interval": {"low": 0.25, "high": 0.75}},
+        {"name": "a slice with a long name", "mean": 1.0, "interval": {"low": None, "high": None}},
+        {"name": "empty", "mean": None},
+    ]
+    (slices,) = _dots.of_slices(rows)
+    assert [(row.label, row.low) for row in slices.rows] == [("near", 0.25), ("a slice with a long name", None)]
+    assert "a slice with a long…<title>a slice with a long name: mean 1</title>" in _dots.svg(slices)
+    assert _dots.of_slices([]) == []
 
 
 def test_documents_bring_what_a_reader_must_know_and_what_is_torn_costs_nothing_else(

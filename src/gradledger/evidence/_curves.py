@@ -6,6 +6,8 @@ import html
 import math
 from dataclasses import dataclass
 
+COLOURS = 6  # then they come again, dashed
+NAMES = 12  # in the legend
 POINTS = 400  # of each line that is drawn
 DECADES = 1.5  # from this many between lowest and highest on, positive curves are drawn on a logarithmic scale
 
@@ -41,8 +43,13 @@ def svg(curve: Curve) -> str:
             y = low_edge - (low_edge - 12) * (place(line[i]) - bottom) / span
             path.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
             move = False
-        paths.append(f'<path class="c{at % 6}" d="{"".join(path)}"><title>{safe(label)}</title></path>')
-    names = "; ".join(list(curve.lines)[:6]) + (f" and {len(curve.lines) - 6} more" if len(curve.lines) > 6 else "")
+        paths.append(f'<path class="{_look(at)}" d="{"".join(path)}"><title>{safe(label)}</title></path>')
+    names = "; ".join(list(curve.lines)[:NAMES])
+    key = "".join(
+        f'<span><svg viewBox="0 0 20 8"><path class="{_look(at)}" d="M0 4L20 4"/></svg>{safe(label)}</span> '
+        for at, label in enumerate(list(curve.lines)[:NAMES])
+    )
+    key += f"and {len(curve.lines) - NAMES} more" if len(curve.lines) > NAMES else ""
     return (
         f'<figure><figcaption>{safe(curve.quantity)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{safe(curve.quantity)}: {safe(names)}"><line x1="{left}" y1="{low_edge}" x2="{width - 8}" '
@@ -50,8 +57,13 @@ def svg(curve: Curve) -> str:
         f'<text x="{left - 6}" y="18" class="e">{high:.4g}</text>'
         f'<text x="{left - 6}" y="{low_edge}" class="e">{low:.4g}</text>'
         f'<text x="{left}" y="210">0</text><text x="{width - 8}" y="210" class="e">{longest - 1}</text></svg>'
-        f"<p class=note>{'logarithmic; ' if log else ''}{safe(names)}</p></figure>"
+        f'<p class="note key">{"logarithmic: " if log else ""}{key}</p></figure>'
     )
+
+
+def _look(at: int) -> str:
+    """Class of the line of this number."""
+    return f"c{at % COLOURS}" + (" d" if at >= COLOURS else "")
 
 
 def safe(text: str) -> str:

@@ -1,6 +1,6 @@
 """The report of a folder, as one HTML file that opens offline, and as Markdown: both from the same blocks.
 
-A block is (title, heads, rows) of texts; curves are drawn as SVG in the page, and left out of the Markdown.
+A block is (title, heads, rows) of texts; curves and dots are drawn as SVG in the page, and left out of the Markdown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradledger._version import __version__
-from gradledger.evidence import compare, lock
+from gradledger.evidence import _dots, compare, lock
 from gradledger.evidence._curves import Curve as Curve
 from gradledger.evidence._curves import safe as _safe
 from gradledger.evidence._curves import svg as svg
@@ -24,6 +24,7 @@ from gradledger.evidence.record import Attempt, TrialRecord
 
 SEEDS = 12  # columns of the table of every seed; with more seeds, trials.jsonl has them
 CURVES = 12  # drawn at most
+SHORT = 6  # letters of a cell that is never broken: an id, a count
 PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
 DOCUMENTS = ("slices", "worst", "latency", "rejections")
 SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
@@ -48,6 +49,7 @@ class Story:
     blocks: tuple[Block, ...]
     curves: tuple[Curve, ...]
     pictures: tuple[tuple[str, bytes], ...] = ()
+    dots: tuple[_dots.Dots, ...] = ()
 
 
 def tell(folder: Path) -> Story:
@@ -79,7 +81,10 @@ def tell(folder: Path) -> Story:
         blocks.append(_versions(versions))
     blocks.append(_trials(attempts))
     known = versions[-1].plan.quantities if versions else {}
-    blocks += _columns(latest, {name for name, one in known.items() if one.unit == FINGERPRINT})
+    fingerprints = {name for name, one in known.items() if one.unit == FINGERPRINT}
+    blocks += _columns(latest, fingerprints)
+    claimed = dict.fromkeys(one.quantity for one in versions[-1].plan.hypotheses) if versions else {}
+    seeds = _dots.of_seeds(compare.columns(latest), [name for name in claimed if name not in fingerprints])
     blocks += _labels(folder)
     blocks += [block for name in DOCUMENTS for block in _document(folder, name)]
     blocks += _results(folder)
@@ -93,6 +98,7 @@ def tell(folder: Path) -> Story:
         tuple(block for block in blocks if block.rows),
         (*_curves(latest), *_latency(folder)),
         _pictures(folder),
+        (*seeds, *_dots.of_slices(_rows(folder / "slices.json"))),
     )
 
 
@@ -117,17 +123,16 @@ def page(story: Story) -> str:
         rows = "".join(
             "<tr>"
             + "".join(
-                f'<td data-label="{_safe(head)}">{_safe(cell)}</td>'
+                f'<td data-label="{_safe(head)}"{" class=s" if len(cell) <= SHORT else ""}>{_safe(cell)}</td>'
                 for head, cell in zip(block.heads, row, strict=True)
             )
             + "</tr>"
             for row in block.rows
         )
         body.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></section>")
-        if at == 0 and story.curves:
-            body.append("<section><h2>Curves</h2><div class=charts>")
-            body += [svg(curve) for curve in story.curves]
-            body.append("</div></section>")
+        if at == 0:
+            body += _charts("Curves", [svg(curve) for curve in story.curves])
+            body += _charts("Seeds and slices", [_dots.svg(one) for one in story.dots])
     if story.pictures:
         body.append("<section><h2>Pictures</h2><div class=charts>")
         for name, data in story.pictures:
@@ -225,6 +230,21 @@ def _labels(folder: Path) -> list[Block]:
         for one in openings(folder)
     )
     return [Block("Test labels opened", ("number", "at (UTC)", "plan", "under this plan", "why"), rows)]
+
+
+def _charts(title: str, figures: Sequence[str]) -> list[str]:
+    """A section of drawings; nothing where there are none."""
+    return [f"<section><h2>{title}</h2><div class=charts>", *figures, "</div></section>"] if figures else []
+
+
+def _rows(path: Path) -> list[Mapping[str, Any]]:
+    """The records of a document, as a list or under `rows`; [] where there are none."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    rows = told.get("rows") if isinstance(told, Mapping) else told
+    return [one for one in rows if isinstance(one, Mapping)] if isinstance(rows, list) else []
 
 
 def _document(folder: Path, name: str) -> list[Block]:
@@ -354,7 +374,7 @@ h1{font-size:1.6rem;margin:24px 0 4px;overflow-wrap:anywhere}h2{font-size:1.15re
 section{background:var(--panel);border:1px solid var(--rule);border-radius:10px;padding:16px;margin:0 0 14px}
 .note,footer{color:var(--muted);font-size:.875rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:var(--muted);font-weight:600}
-@media(min-width:761px){th,td:first-child{white-space:nowrap}}img{max-width:100%;height:auto;background:#fff}
+@media(min-width:761px){th,td:first-child,.s{white-space:nowrap}}img{max-width:100%;height:auto;background:#fff}
 th,td{border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:anywhere}
 @media(max-width:760px){thead{position:absolute;left:-9999px}tr{display:block;padding:8px 0;
 border-bottom:1px solid var(--rule)}td{display:block;border:0;padding:1px 0}
@@ -363,6 +383,9 @@ td:not(:empty)::before{content:attr(data-label) ": ";color:var(--muted)}}
 figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:.9rem;overflow-wrap:anywhere}
 svg{width:100%;height:auto;display:block}
 svg text{fill:var(--muted);font:11px system-ui,sans-serif}svg .e{text-anchor:end}svg line{stroke:var(--rule)}
-svg path{fill:none;stroke-width:1.6}.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}
+svg path{fill:none;stroke-width:1.6}svg .d{stroke-dasharray:5 3}svg circle{fill:var(--c0);fill-opacity:.6}
+svg .i{stroke:var(--ink);stroke-width:1.5}svg .m{stroke:var(--c1);stroke-width:2.5}
+.key span{white-space:nowrap;margin-right:10px}.key svg{display:inline-block;width:20px;height:8px;margin-right:4px}
+.c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}
 .c3{stroke:var(--c3)}.c4{stroke:var(--c4)}.c5{stroke:var(--c5)}
 """
