@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from gradledger.evidence import bundle, report
+from gradledger.recipes import _lab, _lab_state
 from gradledger.recipes import _lab_pipeline as lab
+from gradledger.recipes._lab import Break
 from gradledger.recipes.lab_pipeline import BREAKS, Args, train
 
 
@@ -34,7 +37,11 @@ def told(folder: Path) -> dict[str, Any]:
 
 def test_every_hypothesis_is_supported_and_says_what_was_measured(told: dict[str, Any]) -> None:
     verdicts = {one["id"]: one["verdict"] for one in told["hypotheses"]}
-    assert verdicts == dict.fromkeys(("H1", "H1b", "H2", "H2b", "H2c", "H3", "H3b", "H4", "H4b", "H4c"), "supported")
+    ids = (
+        *("H1", "H1b", "H2", "H2b", "H2c", "H3", "H3b", "H4", "H4b", "H4c", "O1", "O1b", "O1c", "O2", "O2b", "O2c"),
+        *("R1", "R2", "R2b", "R2c", "R3", "L1", "L1b", "L2", "L3", "L3b", "S1", "S1b", "S1c"),
+    )
+    assert verdicts == dict.fromkeys(ids, "supported")
     assert [one["isolated"] for one in told["hypotheses"] if one["id"] in ("H2", "H2b")] == [True, True]
     assert told["failed"] == {}
 
@@ -51,8 +58,28 @@ def test_the_numbers_are_those_of_the_lab(data: lab.Data, told: dict[str, Any]) 
 def test_every_silent_fault_is_found_at_its_line(name: str, told: dict[str, Any]) -> None:
     broken = next(one for one in told["breaks"] if one["fault"] == name)
     assert broken["as_expected"], broken
-    assert [BREAKS[name].code, BREAKS[name].line] in broken["found"]
+    code, found = BREAKS[name].code, [list(one) for one in broken["found"]]
+    assert found == [] if code is None else [code, BREAKS[name].line] in found
     assert not broken["loud"]
+
+
+def test_the_symptoms_are_those_that_were_predicted(told: dict[str, Any]) -> None:
+    said = {one["fault"]: one["actual"] for one in told["breaks"]}
+    before, after = map(float, re.findall(r"\d\.\d{4}", said["plain_attribute"]))
+    assert after > 10 * before
+    assert said["list_of_modules"].endswith("has: 2; hidden layers moved by 0.000000")
+    assert 0.095 < float(re.findall(r"0\.\d+", said["augmented_view"])[0]) < 0.105
+    assert said["worker_streams"] == "1280 samples in two epochs, 320 different draws of noise"
+    assert 0.5 < float(re.findall(r"(0\.\d+) of it", said["padding"])[0]) < 0.75
+    assert said["last_short_batch"].startswith("157 steps, the last on 16: each of these weighs 3.98 times")
+
+
+def test_a_fault_that_is_none_is_not_as_expected_once_something_is_found(tmp_path: Path) -> None:
+    """The honest answer for the last short batch is silence, and silence is what is asked for."""
+    wrong = Break("pipeline_early_optimizer", "nothing", False, None)
+    broken = _lab.run_break("early_optimizer", wrong)
+    assert (broken.as_expected, [code for code, _ in broken.found]) == (False, ["GL-M04"])
+    assert "NOT AS EXPECTED: nothing" in _lab.shown(broken, wrong)
 
 
 def test_who_owns_the_order(data: lab.Data) -> None:
@@ -81,9 +108,19 @@ def test_the_map_can_be_inverted_where_the_lab_draws(data: lab.Data) -> None:
     torch.testing.assert_close(torch.linalg.det(jacobians), determinants[:100], rtol=0, atol=1e-12)
 
 
+def test_the_floor_of_the_arm_with_six_joints_is_below_five_sixths_of_its_variance(told: dict[str, Any]) -> None:
+    """Of three joints with a known sum two thirds of the variance is left: 5/6 of all six, pi^2 / 3 each, at most."""
+    floor = told["measured"]["six_joint_map"]["floor"]
+    assert 0.75 * math.pi**2 / 3 < floor < 5 / 6 * math.pi**2 / 3 < 2.857 * 1.05
+    pose, joints = _lab_state.six_joints()
+    assert (tuple(pose.shape), tuple(joints.shape)) == ((10_000, 3), (10_000, 6))
+    torch.testing.assert_close(pose[:, 2], joints[:, 3:].sum(1))
+
+
 def test_the_programs_name_one_line_each() -> None:
     for one in BREAKS.values():
-        assert Path(one.path).read_text(encoding="utf-8").count("# fault") == 1
+        marks = re.findall(r"# (?:no )?fault$", Path(one.path).read_text(encoding="utf-8"), re.M)
+        assert marks == ["# no fault" if one.code is None else "# fault"]
 
 
 def test_the_folder_is_sealed_and_its_report_shows_every_fault(folder: Path, told: dict[str, Any]) -> None:
@@ -94,6 +131,7 @@ def test_the_folder_is_sealed_and_its_report_shows_every_fault(folder: Path, tol
     assert "| fault | predicted | actual | loud | audit found | as expected |" in faults
     for name, one in BREAKS.items():
         row = next(line for line in faults.splitlines() if line.startswith(f"| {name} |"))
-        assert (one.code is None or f"{one.code} at line {one.line}" in row, row.endswith("True |")) == (True, True)
+        assert (f"{one.code} at line {one.line}" if one.code else "| nothing |") in row
+        assert row.endswith("True |")
     assert "Faults on purpose" in (folder / "report.html").read_text()
     assert json.loads((folder / "environment.json").read_text())["torch"]["version"] == torch.__version__

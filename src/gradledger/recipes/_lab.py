@@ -29,8 +29,9 @@ PLANS, BREAKS = Path(__file__).parent / "plans", Path(__file__).parent / "breaks
 
 @dataclass(frozen=True)
 class Break:
-    """A fault on purpose. program: file under breaks/, with `# fault` behind the line. predicted: the symptom, before
-    it was run. loud: it raises. code: of the rule that must find it; None where torch itself says it."""
+    """A fault on purpose. program: file under breaks/, with `# fault` behind the line, or `# no fault` where it looks
+    like one and is none. predicted: the symptom, before it was run. loud: it raises. code: of the rule that must find
+    it; None where torch itself says it, and where there is nothing to be found: there the audit must be silent."""
 
     program: str
     predicted: str
@@ -46,7 +47,7 @@ class Break:
     def line(self) -> int:
         """Where the fault is."""
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        return next(number for number, text in enumerate(lines, 1) if text.endswith("# fault"))
+        return next(number for number, text in enumerate(lines, 1) if text.endswith(("# fault", "# no fault")))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def run_break(name: str, one: Break) -> Broken:
     said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
     loud = done.returncode != 0
     found = tuple((finding["code"], finding["line"]) for finding in findings)
-    right = loud == one.loud and (one.code is None or (one.code, one.line) in found)
+    expected = (one.code, one.line) in found if one.code is not None else loud or not found
+    right = loud == one.loud and expected
     return Broken(name, one.predicted, said[-1] if said else "", loud, found, right)
 
 
@@ -233,11 +235,12 @@ def shown(broken: Broken, one: Break) -> str:
     """A fault on purpose, in a few lines."""
     width = min(shutil.get_terminal_size().columns, 120)
     found = ", ".join(f"{code} at line {line}" for code, line in broken.found) or "nothing"
+    wanted = f"{one.code} at line {one.line}" if one.code is not None else "torch's error" if one.loud else "nothing"
     rows = [
         f"break {broken.fault} ({'loud' if broken.loud else 'silent'}): breaks/{one.path.name}, line {one.line}",
         f"predicted {broken.predicted}",
         f"actual    {broken.actual}",
-        f"audit     {found}" + ("" if broken.as_expected else f"   NOT AS EXPECTED: {one.code} at line {one.line}"),
+        f"audit     {found}" + ("" if broken.as_expected else f"   NOT AS EXPECTED: {wanted}"),
     ]
     lines = [""]
     for number, row in enumerate(rows):

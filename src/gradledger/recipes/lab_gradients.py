@@ -25,22 +25,7 @@ from gradledger.recipes._registry import Recipe
 
 RECIPE = Recipe(presets={"all": "every hypothesis, then every fault on purpose"}, default_preset="all")
 
-# ---------------------------------------------------------------------------------------------------------------- Args
-
-
-@dataclass(frozen=True)
-class Args:
-    """Everything that decides a run."""
-
-    preset: str = "all"
-    out: Path = option(Path("runs/lab_gradients"), "folder of the run")
-    resume: bool = option(False, "go on with the trials that are not finished", or_value_of="out")
-    predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
-    break_: str = option("", "run one fault on purpose alone", metavar="NAME")
-    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
-    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
-    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
-
+# --------------------------------------------------------------------------------------------------------------- Faults
 
 BREAKS = {
     "not_a_scalar": Break(
@@ -60,12 +45,38 @@ BREAKS = {
     ),
 }
 
+# ---------------------------------------------------------------------------------------------------------------- Args
+
+
+@dataclass(frozen=True)
+class Args:
+    """Everything that decides a run."""
+
+    preset: str = "all"
+    out: Path = option(Path("runs/lab_gradients"), "folder of the run")
+    resume: bool = option(False, "go on with the trials that are not finished", or_value_of="out")
+    predict: Path | None = option(None, "a plan of your own, registered before the run", metavar="FILE", reader=Path)
+    break_: str = option("", f"run one fault on purpose alone: {', '.join(BREAKS)}", metavar="NAME")
+    workers: int = option(1, "trials at a time, each in a process", aliases=("--jobs",), metavar="N")
+    backend: Literal["processes", "ray"] = option("processes", "what runs them: this machine, or a Ray cluster")
+    retry_failed: bool = option(False, "run trials again that failed; their failure stays on record")
+
 # --------------------------------------------------------------------------------------------------------- Experiments
 
 
-def experiment(config: Mapping[str, Any], rng_seed: int) -> dict[str, Any]:
+def experiment(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
     """One arm of the plan. The seeds are those of the lab's text; `rng_seed` names the trial."""
     match config["experiment"]:
+        case "on_paper":
+            return _lab_gradients.on_paper(config)
+        case "scalar":
+            return _lab_gradients.scalar()
+        case "storages":
+            return _lab_gradients.storages()
+        case "fifty_steps":
+            return {"final_loss": _lab_gradients.final_loss(clear=config["clear"])}
+        case "not_a_scalar":
+            return {"refused": "scalar outputs" in _lab_gradients.not_a_scalar()}
         case "first_batch":
             told = _lab_gradients.first_batch()
             return {"weight_grad_norm": told["h1.norm"], "closed_form_distance": told["h1.closed_form_distance"]}
