@@ -233,7 +233,7 @@ def described(predicate: Predicate) -> str:
         case IsNone(expect):
             return "is None" if expect else "is not None"
         case Identity(other, expect):
-            return ("yes" if expect else "no") if other is None else f"is {'' if expect else 'not '}(in) {other}"
+            return str(expect) if other is None else f"is {'' if expect else 'not '}(in) {other}"
         case Trajectory(shape, slack, least):
             extra = [f"by {least:.4g} or more"] if least else []
             extra += [f"steps the other way up to {slack:.4g}"] if slack else []
