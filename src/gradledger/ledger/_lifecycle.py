@@ -145,6 +145,9 @@ class Lifecycle:
         for leaf in zeroed:
             leaf.empty()
             leaf.zeroed = True
+        for leaf in stale:
+            if not leaf.zeroed and leaf.before is not None and leaf.before._version != leaf.version:
+                leaf.empty()  # what the step had used was made into something else since (decayed: momentum by hand)
         return lost, by_hand
 
     def after_backward(self, backward: int) -> list[int]:
@@ -227,6 +230,8 @@ class Lifecycle:
             if leaf is not None and tensor.requires_grad:
                 for fill in leaf.fills:
                     fill[1] += 1
+                if (used := grad_of(tensor)) is not None:
+                    leaf.version = used._version
                 if leaf.grad is not None and grad_of(tensor) is not leaf.grad():
                     # the optimizer itself replaced or removed the gradient
                     grad = grad_of(tensor)

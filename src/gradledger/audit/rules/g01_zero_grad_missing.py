@@ -20,6 +20,7 @@ does not, is told here too: the line to edit is in the second.
 - Clearing at the end of the iteration, `model.zero_grad()`, `p.grad = None` or `p.grad.zero_()` by hand.
 - A GAN or an actor-critic pass that leaves gradients on the other network, cleared before that network's own
   backward.
+- Momentum kept in `.grad` by hand: what the step used is decayed in place before the next backward.
 - Functional updates with `torch.autograd.grad`, which fill no `.grad`.
 
 ## Fix

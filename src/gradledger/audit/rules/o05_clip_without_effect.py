@@ -17,7 +17,8 @@ every one) from that line to fail.
 ## Near misses
 - Clipping per module, some of which have no gradient in some iterations.
 - A norm that is only measured: a limit of infinity.
-- Gradients that the program wrote itself.
+- Gradients that the program wrote itself, also those that were clipped in a worker's copy and then moved to the
+  network that is stepped.
 
 ## Fix
 `backward()`, then (with a scaler) `scaler.unscale_(optimizer)`, then the clip, then the step; parameters in a list.
@@ -162,7 +163,8 @@ def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
         opened.used = True
         line.optimizers.add(step.optimizer)
     elif filled and not opened.filled_after:
-        opened.stepped = True
+        # gradients that the program put there itself may be those that were clipped (a worker's, moved to a shared net)
+        opened.stepped = opened.stepped or any(life.grad == "filled" for life in filled)
         line.optimizers.add(step.optimizer)
 
 

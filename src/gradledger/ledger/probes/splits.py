@@ -98,6 +98,7 @@ class _Probe:
         rows = held.rows if part.whole else part.rows
         if rows is None:
             return
+        rows = np.atleast_1d(rows)  # one row may have been picked by its number
         known = self.trained.get(part.space)
         self.trained[part.space] = rows if known is None else known if part.trained else np.union1d(known, rows)
         self.fitted[part.space] = self.fitted.get(part.space, frozenset()) | held.fitted
@@ -110,8 +111,8 @@ class _Probe:
         part = held.part
         if held.rows is None and part.whole:
             return
-        if part.whole and len(held.rows) < len(part.rows):
-            part = Part(held.rows, False, part.site, None, part.space)
+        if part.whole and np.size(held.rows) < len(part.rows):
+            part = Part(np.atleast_1d(held.rows), False, part.site, None, part.space)
         if not part.evaluated:
             part.evaluated = True
             self._compare(part, held.fitted)
