@@ -265,6 +265,17 @@ def test_labels_are_opened_once_and_later_ones_are_counted_with_their_reason(fol
     lock.amend(folder, folder / lock.PLAN, reason="time")
     assert bundle.open_labels(folder).in_version == 1
     assert [one.why for one in bundle.openings(folder)] == ["", "the loader read the wrong column", ""]
+    stale = [one for one in bundle.verify(folder) if one.file == CARD]
+    assert any("openings.jsonl line 2" in one.field for one in stale)
+    model_card.write(folder)
+    told = (folder / CARD).read_text().partition("## Test labels opened")[2].splitlines()
+    assert told[2] == "Once under each version of the plan, and 1 more: see why."
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told[6:]]
+    assert [(row[0], row[3], row[4]) for row in rows] == [
+        ("1", "1", "first under this plan"),
+        ("2", "2", "the loader read the wrong column"),
+        ("3", "1", "first under this plan"),
+    ]
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path, folder: Path) -> None:

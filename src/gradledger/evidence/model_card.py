@@ -1,4 +1,5 @@
-"""The model card, compiled from `card.toml` and the folder: every number a reference, no section empty.
+"""The model card, compiled from `card.toml` and the folder: every number a reference, no section empty. How often test
+labels were opened is added from the record of it.
 
 [front]                       # for the Hub: license, tags, pipeline_tag ... ; name: of the model
 name = "ik-planar"
@@ -22,7 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradledger.core.records import Fault, write_text
+from gradledger.core.records import Fault, RecordError, write_text
+from gradledger.evidence._openings import OPENINGS, openings
 from gradledger.evidence.errors import CardError, PlanError
 from gradledger.evidence.references import fill, resolve
 
@@ -49,6 +51,7 @@ def write(folder: Path) -> Path:
     Raises:
         CardError: a section is missing or empty, a number is written by hand, a reference leads nowhere, or two results
             of a metric share a config.
+        RecordError: the record of opened test labels was edited.
     """
     path = folder / CARD
     write_text(path, "\n".join(line for line, _ in compile(folder)) + "\n")
@@ -81,7 +84,7 @@ def compile(folder: Path) -> list[Line]:
                 got, f"the section {title!r} filled", f"sections.{key}", "say it, or say why it was not measured"
             )
         lines += [("", ()), (f"## {title}", ()), ("", ()), *fill(folder, text, where=f"{SOURCE}: sections.{key}")]
-    return lines
+    return [*lines, *_opened(folder)]
 
 
 def faults(folder: Path) -> list[Fault]:
@@ -95,6 +98,8 @@ def faults(folder: Path) -> list[Fault]:
         there = (folder / CARD).read_text(encoding="utf-8").splitlines()
     except (CardError, PlanError) as error:
         return [Fault(SOURCE, error.where, error.got, error.wanted)]
+    except RecordError:
+        return []  # the chain that was edited is told as such; without it the card cannot be made
     except UnicodeDecodeError as error:
         return [Fault(CARD, "file", str(error), "text")]
     found = []
@@ -107,6 +112,23 @@ def faults(folder: Path) -> list[Fault]:
             field = f"line {at + 1} ({section}{': ' + ', '.join(refs) if refs else ''})"
             found.append(Fault(CARD, field, got.strip()[:80], line.strip()[:80] or "no such line"))
     return found[:20]
+
+
+def _opened(folder: Path) -> list[Line]:
+    """Each time that test labels were looked at, numbered; nothing where nobody counted."""
+    rows = openings(folder)
+    if not rows:
+        return []
+    again = sum(one.in_version > 1 for one in rows)
+    lines: list[Line] = [("", ()), ("## Test labels opened", ()), ("", ())]
+    told = "Once under each version of the plan" + (f", and {again} more: see why." if again else ".")
+    lines += [(told, (OPENINGS,)), ("", ()), ("| number | at (UTC) | plan | under this plan | why |", ())]
+    lines.append(("|---|---|---|---|---|", ()))
+    for one in rows:
+        why = " ".join(one.why.split()).replace("|", "/") or "first under this plan"
+        cells = f"| {one.number} | {one.at} | {one.plan[:12]} | {one.in_version} | {why} |"
+        lines.append((cells, (f"{OPENINGS} line {one.number}",)))
+    return lines
 
 
 def _results(

@@ -66,6 +66,7 @@ class Args:
 
 NET = "net/"  # before the names of weights among the arrays of a trial
 MODEL = "model.safetensors"
+CURVES = ("losses", "gradient_norms")  # by epoch
 PRESETS: dict[str, dict[str, Any]] = {"full": {}, "smoke": {}}
 
 # -------------------------------------------------------------------------------------------------------------- Blocks
@@ -106,25 +107,28 @@ class Training:
             net=self.net, optimizer=self.optimizer, scheduler=self.scheduler, order=self.loader, counters={"epoch": 0}
         )
         self.losses: list[float] = []
+        self.gradient_norms: list[float] = []
 
     def epoch(self, *, until: int | None = None) -> None:
         """The rest of the current epoch; `until` stops it after so many optimizer steps in all."""
-        counters, total, count = self.state.counters, torch.zeros(()), 0
+        counters, total, count, norms = self.state.counters, torch.zeros(()), 0, torch.zeros(())
         for told in steps(self.engine, self.optimizer, self.loader):
             counters["optimizer_step"] += 1
             total, count = total + told.loss, count + 1
+            norms = norms + nn.utils.get_total_norm([p.grad for p in self.net.parameters() if p.grad is not None])
             if counters["optimizer_step"] == until and self.loader.epoch == counters["epoch"]:
                 return  # in the middle; after its last batch an epoch is ended first, or it would be played twice
         self.scheduler.step()
         counters["epoch"] += 1
         self.losses.append(float(total / count))
+        self.gradient_norms.append(float(norms / count))
 
 
 def experiment(config: Mapping[str, Any], rng_seed: int) -> Outcome:
     """One trial of the plan. With `interrupt`, it is stopped at a step drawn from the seed, in the middle of an epoch,
     and a new process's worth of objects goes on from its checkpoint."""
     torch.set_num_threads(1)
-    return evaluate(_resumed.trained(lambda: Training(config, rng_seed), config, rng_seed))
+    return evaluate(_resumed.trained(lambda: Training(config, rng_seed), config, rng_seed, series=CURVES))
 
 
 # ------------------------------------------------------------------------------------------------------------ Evaluate
@@ -148,6 +152,7 @@ def evaluate(run: Training) -> Outcome:
             "worst_distance_m": away.max().item(),
             "weights": fingerprint(run.net.parameters()),
             "losses": run.losses,
+            "gradient_norms": run.gradient_norms,  # mean over the steps of each epoch, before the step
         },
         {"pose": data.validation_pose.numpy(), "joints": data.validation_joints.numpy(), "said": said.numpy()}
         | {NET + name: tensor.numpy() for name, tensor in run.net.state_dict().items()},
@@ -183,7 +188,7 @@ def train(args: Args) -> dict[str, Any]:
         "hypotheses": [one.record() for one in ran.judgements],
         "trials": [
             {"arm": one.trial.arm, "rng_seed": one.trial.rng_seed, "status": one.status, "error": one.error}
-            | {name: value for name, value in (one.quantities or {}).items() if name != "losses"}
+            | {name: value for name, value in (one.quantities or {}).items() if name not in CURVES}
             for one in ran.attempts
         ],
     }
@@ -199,7 +204,7 @@ def train(args: Args) -> dict[str, Any]:
     if finished:
         kept = record.predictions(finished[0].trial.id)
         told["model"] = {"arm": finished[0].trial.arm, "rng_seed": finished[0].trial.rng_seed} | {
-            name: value for name, value in (finished[0].quantities or {}).items() if name != "losses"
+            name: value for name, value in (finished[0].quantities or {}).items() if name not in CURVES
         }
         _save_model(args.out, kept)
         if args.pictures:
