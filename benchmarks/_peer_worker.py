@@ -124,14 +124,23 @@ class Guardtower(Hook):
         self.reports: list[Any] = []
         self.audited: set[int] = set()
         self.monitors: dict[int, Any] = {}
+        self.recomputes = False
 
     def install(self) -> None:
         super().install()
         backward = torch.Tensor.backward
+        checkpoint = torch.utils.checkpoint.checkpoint
+
+        def recomputing(*args: Any, **kwargs: Any) -> Any:
+            self.recomputes = True
+            return checkpoint(*args, **kwargs)
+
+        torch.utils.checkpoint.checkpoint = recomputing
 
         def first_backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
             optimizer = self._next(loss)
-            if optimizer is None or args or kwargs.get("gradient") is not None or loss.dim():
+            # its hooks, put on between a forward and the recomputation of it, would make the two differ: our doing
+            if self.recomputes or optimizer is None or args or kwargs.get("gradient") is not None or loss.dim():
                 backward(loss, *args, **kwargs)
                 return
             self._audit(loss, optimizer, backward, kwargs)
@@ -300,6 +309,7 @@ def _kill(group: int) -> None:
 def main() -> None:
     """Answer names until stdin ends."""
     import torch._dynamo  # the first optimizer of any program imports it, which takes seconds
+    import torch.utils.checkpoint
     import torch.utils.data
 
     tool, folder = sys.argv[1], Path(sys.argv[2])
