@@ -41,7 +41,7 @@ from gradledger.train.modes import evaluating
 
 RECIPE = Recipe(
     presets={
-        "full": "three seeds of every arm, 20 trials: about two minutes on two cores",
+        "full": "three seeds of every arm, 20 trials: about three minutes on two cores",
         "smoke": "one seed, one epoch, 40 bursts: a plumbing test, its verdicts mean nothing",
     },
     default_preset="full",
