@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ from harness import Watched, here, watching
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gradledger.core.events import AliasWritten, Broadcast, GraphDiscarded, GraphsAlive, NonFinite
+from gradledger.core.events import (
+    AliasWritten,
+    Backward,
+    Broadcast,
+    GraphDiscarded,
+    GraphsAlive,
+    ModuleCalled,
+    NonFinite,
+)
 
 B = 8
 
@@ -38,6 +47,33 @@ def accounts(w: Watched) -> dict[int, GraphDiscarded]:
 
 
 # ----------------------------------------------------------------------------------------------- forwards nobody walks
+
+
+class Weights(nn.Module):
+    """Hands out its parameter, or a view of it."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.view = view
+
+    def forward(self) -> torch.Tensor:
+        return self.weight.view(3, 1) if self.view else self.weight
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_weight_handed_out_without_grad_mode_has_no_graph(
+    off: Callable[[], AbstractContextManager[None]], view: bool
+) -> None:
+    with watching() as w:
+        weights = Weights(view)
+        for _ in range(10):
+            with off():
+                weights()
+    assert not accounts(w)
+    assert not any(call.output_has_graph for call in w.all(ModuleCalled))
+
 
 
 def test_forwards_in_a_row_without_a_walk_are_counted() -> None:
@@ -225,6 +261,31 @@ def test_a_write_into_the_memory_of_a_graph_value(change: Callable[[torch.Tensor
     events = written(change)
     assert [e.alias_how for e in events] == how
     assert all(e.base_op == "linear" for e in events)
+
+
+def test_a_write_that_nothing_uses_afterwards_is_none() -> None:
+    with watching() as w:
+        net, _ = setup(2)
+        for used in (False, True):
+            out = net(torch.randn(B, 3))
+            loss = (out - 1).sum()
+            out.detach().zero_()
+            if used:
+                loss = loss + out.view(-1).sum()
+            loss.backward()
+            assert bool(w.all(AliasWritten)) is used
+
+
+def test_a_tensor_that_left_the_graph_itself_is_no_alias() -> None:
+    with watching() as w:
+        net, _held = setup(2)
+        total = net(torch.randn(B, 3)).sum()
+        loss = 0.1 * total
+        total.detach_().zero_()
+        (loss + total).backward()
+    assert not w.all(AliasWritten)
+    (term,) = [t for t in w.all(Backward)[0].terms if not t.has_graph]
+    assert not term.depends, "of a value that was set to zero nothing is left"
 
 
 # ----------------------------------------------------------------------------------------------- non-finite values

@@ -31,6 +31,11 @@ LIKENESSES = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros",
      "new_ones", "new_empty", "new_full"}
 )  # fmt: skip
+# The first argument is overwritten: nothing of its value reaches the result.
+OVERWRITES = frozenset(
+    {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_",
+     "cauchy_", "geometric_"}
+)  # fmt: skip
 # Weights go in, what comes out is data or a choice, no weights any more.
 MIXTURES = LIKENESSES | frozenset(
     {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum", "bilinear", "embedding", "embedding_bag",

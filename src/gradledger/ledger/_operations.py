@@ -111,7 +111,7 @@ class Alias:
 
 @dataclass(slots=True)
 class AliasWrite:
-    """An in-place write through an alias, waiting for a backward that uses the base."""
+    """An in-place write through an alias, waiting for a backward that uses the base.  `order`: of the operation."""
 
     op: str
     site: Site
@@ -119,6 +119,7 @@ class AliasWrite:
     base_node: int
     base_op: str
     base_site: Site
+    order: int = 0
 
 
 @dataclass(slots=True)

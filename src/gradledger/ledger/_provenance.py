@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger.core.events import CallRef, Cut
-from gradledger.ledger._naming import LIKENESSES, VIEWS
+from gradledger.ledger._naming import LIKENESSES, OVERWRITES, VIEWS
 from gradledger.ledger._operations import Call, Op, is_ref
 from gradledger.ledger._trace import Trace
 
@@ -54,8 +54,9 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
             penalty = Cut("autograd_grad", op.site)
         if op is None or op.name in LIKENESSES:
             continue
+        ins = op.ins[1:] if op.name in OVERWRITES else op.ins
         if not value.graph and nearest is None:
-            inputs = [trace.values.get(t) for t in op.ins]
+            inputs = [trace.values.get(t) for t in ins]
             if any(v is not None and v.graph for v in inputs):
                 how = (
                     op.name
@@ -67,7 +68,7 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
                     else op.name
                 )
                 nearest = Cut(how, op.site)
-        for t in op.ins:
+        for t in ins:
             if t not in seen:
                 seen.add(t)
                 queue.append(t)
@@ -123,6 +124,26 @@ def content(trace: Trace, token: int) -> tuple[int, bool, bool]:
             break
         token = value.op.ins[0]
     return token, detached, copied
+
+
+def used_after(trace: Trace, token: int, order: int) -> bool:
+    """Whether an operation with a graph took a value, or another view of its memory, after the `order`-th operation."""
+    base = token
+    for _ in range(20):
+        value = trace.values.get(base)
+        if value is None or value.op is None or value.op.name not in VIEWS or not value.op.ins:
+            break
+        base = value.op.ins[0]
+    memory = {base, token}
+    for value in list(trace.values.values()):  # in the order in which they were made
+        op = value.op
+        if op is None or not memory.intersection(op.ins):
+            continue
+        if op.name in VIEWS and op.ins[0] in memory:
+            memory.add(value.token)
+        elif value.graph and op.order > order:
+            return True
+    return False
 
 
 def plain_numbers(op: Op) -> tuple[object, ...]:

@@ -428,7 +428,13 @@ class Trace:
                 made = base.op
                 self.alias_writes.append(
                     AliasWrite(
-                        op.name, op.site, alias, base.node, made.name if made else "", made.site if made else NOWHERE
+                        op.name,
+                        op.site,
+                        alias,
+                        base.node,
+                        made.name if made else "",
+                        made.site if made else NOWHERE,
+                        op.order,
                     )
                 )
         if self.optimizer_running:

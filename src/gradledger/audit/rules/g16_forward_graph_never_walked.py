@@ -18,6 +18,7 @@ between are asked for: a phase of the program, not a step of training.
 - A target computed with grad and detached inside the training step, `y = r + gamma * value(s2).detach()`.
 - The generator's sample for the critic, `critic(fake.detach())`.
 - First calls (shape inference, warm-up), unused auxiliary outputs, inputs that carry a graph themselves.
+- A module that hands out its weights, or a view of them, under no_grad: they require a gradient but have no graph.
 - Episodes whose log-probabilities are walked together at the end.
 
 ## Fix

@@ -10,12 +10,14 @@ The loss is computed from a value that the model never produced, and its gradien
 
 ## How it is found
 The trace follows which tensors share memory with a graph tensor through a detach, `.data` or numpy.  A write into such
-an alias is reported when a later reverse pass walks the tensor that it belongs to.
+an alias is reported when a later reverse pass walks the tensor that it belongs to; through `detach` only when an
+operation took that tensor after the write, since torch itself raises where a value was saved before it.
 
 ## Near misses
 - `x.detach().clone()` and then in-place work: memory of its own.
 - Optimizer steps, running statistics, `copy_` into a target network: leaves, not values inside a graph.
-- A write after the graph was walked.
+- A write after the graph was walked, or one after which nothing uses the tensor any more: a penalty that is popped,
+  cut off and zeroed.
 
 ## Fix
 `executed = action.detach().clone()`, or write out of place: `executed = action.detach() + noise`.

@@ -375,6 +375,11 @@ class _Probe:
         self.trace.alias_writes += self.trace.written_arrays()
         for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
             self.trace.alias_writes.remove(write)
+            # what was saved before the write torch itself guards, by the version that a detached tensor shares
+            if write.alias.how in ("detach", "detach_") and not _provenance.used_after(
+                self.trace, write.alias.base, write.order
+            ):
+                continue
             self.recorder.emit(
                 AliasWritten,
                 write.site,

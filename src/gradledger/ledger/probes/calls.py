@@ -150,7 +150,8 @@ class _Probe:
 
     def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:
         tensors = _flat(output)[:MAX_OUTPUTS]
-        call.output_has_graph = any(t.requires_grad for t in tensors)
+        # under no_grad a parameter that is handed out requires a gradient still, and so does a view in inference mode
+        call.output_has_graph = any(t.requires_grad and (call.grad_on or t.grad_fn is not None) for t in tensors)
         if self.trace.active:
             tokens = []
             for t in tensors:

@@ -87,7 +87,7 @@ class _Probe:
         if call.closed:
             return
         call.closed = True
-        if not call.output_has_graph:
+        if not call.output_has_graph or not call.marks:  # a parameter that is handed out as it is has no graph
             return
         key = (call.site.key(), *((f.file, f.line) for f in call.site.callers[:1]), call.training)
         line = self.lines.get(key)
