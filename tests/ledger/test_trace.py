@@ -7,11 +7,12 @@ import gc
 import weakref
 
 import torch
+from accelerate import Accelerator
 from harness import watching
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from gradledger.core.events import AliasWritten, LeafSeen, ModuleCalled
+from gradledger.core.events import AliasWritten, Backward, LeafSeen, ModuleCalled, Step
 from gradledger.ledger._naming import canonical, is_inplace
 
 
@@ -180,3 +181,15 @@ def test_a_default_device_stays_at_the_bottom_of_the_modes() -> None:
             torch.set_default_device(None)
         assert torch.ones(2).device.type == "cpu"
         assert w.session.trace.active
+
+
+def test_a_library_below_the_training_loop_is_no_line_to_edit() -> None:
+    """accelerate walks the loss and steps the optimizer for the loop that asks it to."""
+    with watching() as w:
+        accelerator = Accelerator(cpu=True)
+        net = nn.Linear(3, 1)
+        net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        accelerator.backward(net(torch.ones(4, 3)).mean())
+        optimizer.step()
+    (backward,), (step,) = w.all(Backward), w.all(Step)
+    assert {backward.site.file, step.site.file} == {__file__}

@@ -16,7 +16,9 @@ _STDLIB = tuple(
 # The installed command that started us is no part of the program.
 _COMMAND = os.path.join(os.path.abspath(sysconfig.get_path("scripts")), "gradledger")
 # Libraries below the training loop: a line inside them is never the line to edit.
-_PLUMBING = ("torch", "numpy", "functorch", "tensordict", "torchgen", "_pytest", "pluggy", "rich", "typer", "click")
+_PLUMBING = (
+    "torch", "numpy", "functorch", "tensordict", "torchgen", "accelerate", "_pytest", "pluggy", "rich", "typer", "click"
+)  # fmt: skip
 MAX_CALLERS = 5
 MAX_SITES = 20_000
 
