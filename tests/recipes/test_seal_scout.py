@@ -127,7 +127,8 @@ def test_slices_share_out_the_error_and_the_worst_are_the_worst(folder: Path, to
         assert mean == pytest.approx(told["model"]["mae"], rel=1e-6)
     worst = document(folder, "worst.json")["rows"]
     assert worst[0]["error"] == pytest.approx(told["model"]["worst"], rel=1e-6)
-    assert len({one["id"].partition("-")[0] for one in worst}) == len(worst)  # of each cap once
+    assert len({one["id"][1:].partition("-")[0] for one in worst}) == len(worst)  # of each cap once, copies included
+    assert [one["error"] for one in worst] == sorted((one["error"] for one in worst), reverse=True)
 
 
 def test_the_path_is_timed_call_by_call_and_pictures_are_drawn(folder: Path, told: dict[str, Any]) -> None:

@@ -120,7 +120,7 @@ def leave(out: Path, told: dict[str, Any], ran: _lab.Ran, plan: Plan, *, picture
     _folder.write_json(out / "shortcut.json", _seal_faults.shortcut(data, config, ran.finished, kept))
     _folder.write_json(out / "abstain.json", _seal_faults.abstained(data, config, mine, kept))
     _folder.write_json(out / "slices.json", by_slice(data, config, own))
-    _folder.write_json(out / "worst.json", worst_cases(data, own))
+    _folder.write_json(out / "worst.json", worst_cases(data, config, own))
     if pictures:
         told["pictures"] = _seal_pictures.draw(out, data, own, ran.finished, kept)
     _folder.write_json(out / "results.json", told)
@@ -189,13 +189,11 @@ def by_slice(data: Data, config: Mapping[str, Any], own: Mapping[str, NDArray[An
     return {"about": about, "rows": rows}
 
 
-def worst_cases(data: Data, own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def worst_cases(data: Data, config: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """`worst.json`: one crop of each of the caps that the model is farthest off; `worst.png` shows them."""
     recording, at = data.recording, own["at"]
     away = np.abs(own["said"] - own["target"])[:, 0].astype(np.float64)
-    order = sorted(range(len(at)), key=lambda i: (-away[i], recording.ids[at[i]]))
-    first = list({recording.burst[at[i]]: i for i in reversed(order)}.values())
-    chosen = sorted(first, key=lambda i: -away[i])[:WORST]
+    chosen = _seal_measures.worst_of_caps(data, config, own)[:WORST]
     picked = slices.worst(away[chosen], [recording.ids[at[i]] for i in chosen], ["test"] * len(chosen), k=len(chosen))
     rows = []
     for one in picked:

@@ -100,6 +100,17 @@ def relit(scout: Scout, data: Data, at: NDArray[np.int64]) -> NDArray[np.float32
     return said
 
 
+def worst_of_caps(data: Data, config: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> list[int]:
+    """Places on the test side: the crop with the largest error of each cap, the worst cap first. A cap that was saved
+    twice is one."""
+    at, away = own["at"], np.abs(own["said"] - own["target"])[:, 0].astype(np.float64)
+    cap, ids = _seal_data.sides(*_seal_data.named(config), "burst").groups, data.recording.ids
+    first: dict[int, int] = {}
+    for i in sorted(range(len(at)), key=lambda i: (-away[i], ids[at[i]])):
+        first.setdefault(cap[at[i]], i)
+    return list(first.values())
+
+
 def weights(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     """The weights among the arrays of a trial."""
     return {name.removeprefix(NET): torch.from_numpy(arrays[name]) for name in arrays if name.startswith(NET)}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradledger.evidence.record import Attempt
-from gradledger.recipes import _seal_faults
+from gradledger.recipes import _seal_faults, _seal_measures
 from gradledger.recipes._seal_data import Data
 
 CROPS, LEAK, SHORTCUT, RISK, WORST, CURVES = (
@@ -39,7 +39,7 @@ def draw(
         LEAK: _leak(figure(6, 3.5), data, finished, kept),
         SHORTCUT: _shortcut(figure(8, 3.5), data, finished),
         RISK: _risk(figure(6, 3.5), data, own),
-        WORST: _worst(figure(8, 4), data, own),
+        WORST: _worst(figure(8, 4), data, finished[0].trial.config, own),
         CURVES: _curves(figure(8, 4), data, finished),
     }
     for name, one in drawn.items():
@@ -121,12 +121,9 @@ def _risk(figure: Any, data: Data, own: Mapping[str, NDArray[Any]]) -> Any:
     return figure
 
 
-def _worst(figure: Any, data: Data, own: Mapping[str, NDArray[Any]]) -> Any:
-    away, recording = np.abs(own["said"] - own["target"])[:, 0], data.recording
-    order = np.argsort(-away, kind="stable")
-    first = list({recording.burst[own["at"][i]]: i for i in order[::-1]}.values())
-    chosen = sorted(first, key=lambda i: -away[i])[:10]
-    cells = figure.subplots(2, 5).ravel()
+def _worst(figure: Any, data: Data, config: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> Any:
+    recording, chosen = data.recording, _seal_measures.worst_of_caps(data, config, own)[:CELLS]
+    cells = figure.subplots(2, CELLS // 2).ravel()
     for axes in cells:
         axes.set_axis_off()
     for axes, i in zip(cells, chosen, strict=False):
