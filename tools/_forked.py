@@ -99,8 +99,8 @@ def _child(start: Start) -> NoReturn:
     if not isinstance(code, int) and code is not None:
         print(code, file=sys.stderr)
         code = 1
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code or 0)
 
 

@@ -68,6 +68,20 @@ def row(answer: _selfcheck.Answer, seconds: float, again: bool) -> dict[str, Any
     return told | {"same": answer.same, "seconds": round(seconds, 1), "by_the_command": again}
 
 
+HEAD = """# Programs compared with themselves under the audit
+
+Each program runs without and with the audit, as [`--selfcheck`](../reports.md#seen-to-be-unseen) does it: every line of
+both streams, exit code, files, and after optimizer steps (the first 20, then every 50th) parameters, gradients, states
+of optimizers and generators, at the end generators and modules, must be the same in every bit. What differs between two
+runs without the audit is left out, by name. With `--forked` torch is imported once and each run is forked, so that all
+begin with the same generators; what differs then is run again by the command itself, which decides. With `--oracle` the
+audited run has [the oracle](../oracle.md) on.
+
+A program counts as compared whatever it does; the columns after it say how much there was to see.
+
+"""
+
+
 def page(files: list[Path]) -> str:
     """Markdown: one table, then what has to be said of single programs."""
     lines = [
@@ -92,12 +106,13 @@ def page(files: list[Path]) -> str:
             bits=sum(kind["compared"] for r in rows for kind in r["rows"]),
         )
         sums.update(count)
-        told = " | ".join(str(count[name]) for name in _COLUMNS)
-        lines.append(f"| {data['name']} | {told} | `{data['command']}` |")
+        cells = " | ".join(str(count[name]) for name in _COLUMNS)
+        lines.append(f"| {data['name']} | {cells} | `{data['command']}` |")
         notes += [note for r in rows for note in _notes(data["name"], r)]
     lines.append(f"| all | {' | '.join(str(sums[name]) for name in _COLUMNS)} | |")
     told_commits = ", ".join(sorted(commits))
-    return "\n".join([f"Commit {told_commits}.", "", *lines, "", *(notes or ["No program needs a note."])]) + "\n"
+    told = [f"Made by `tools/selfcheck.py --page`; commits: {told_commits}.", "", *lines]
+    return HEAD + "\n".join([*told, "", *(notes or ["No program needs a note."])]) + "\n"
 
 
 _COLUMNS = {
