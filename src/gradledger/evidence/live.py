@@ -13,11 +13,13 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gradledger.evidence._scalars import Scalars
 from gradledger.evidence.record import Attempt
 from gradledger.evidence.runner import Backend, Report, run_trials
 from gradledger.evidence.trial import Experiment, Trial
@@ -44,9 +46,20 @@ def run_shown(
     ray: Mapping[str, Any] | None = None,
     retry_failed: bool = False,
     output: Callable[[Trial], Path] | None = None,
+    scalars: bool = True,
 ) -> list[Attempt]:
-    """`runner.run_trials` under a display; arguments, result and errors are its."""
-    with Display() as display:
+    """`runner.run_trials` under a display; arguments, result and errors are its.
+
+    Args:
+        scalars: write them for TensorBoard, where it is installed; False for trials that write their own.
+    """
+    with Display() as display, closing(Scalars(folder)) as written:
+
+        def watch(report: Report) -> None:
+            display(report)
+            if scalars:
+                written(report)
+
         return run_trials(
             experiment,
             trials,
@@ -57,7 +70,7 @@ def run_shown(
             ray=ray,
             retry_failed=retry_failed,
             output=output,
-            watcher=display,
+            watcher=watch,
             beat=display.beat,
         )
 

@@ -91,6 +91,7 @@ def run_beside(
         backend=backend,
         retry_failed=True,
         output=lambda one: out / f"seed-{one.rng_seed}.log",
+        scalars=False,  # each run writes its own
     )
     scores: dict[int, dict[str, Any]] = {}
     failed = []
