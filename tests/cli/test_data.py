@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from data.build import bin_batch, bin_schema
+from data.build import bin_batch, bin_schema, seal_batch, seal_schema
 from data.test_learnability import planar, six
 from gradledger.cli._app import build
 
@@ -56,6 +56,45 @@ def test_check(tmp_path: Path) -> None:
     assert run("check", data, "--schema", tmp_path / "gone.json")[0] == 2
 
 
+def test_check_of_what_is_no_such_file(tmp_path: Path) -> None:
+    bin_schema().write(tmp_path / "schema.json")
+    (tmp_path / "pics").mkdir()
+    (tmp_path / "pics" / "0.png").write_bytes(b"x")
+    given = ("--schema", tmp_path / "schema.json")
+    code, text = run("check", tmp_path / "pics", *given)
+    assert code == 2
+    assert "pics, a folder of .png, wanted a file, or a folder with .npz" in text
+    assert "pictures are checked as an array" in text
+    code, text = run("check", tmp_path / "gone", *given)
+    assert code == 2
+    assert "gone, which is not there" in text
+
+
+def test_many_columns_are_one_line(tmp_path: Path) -> None:
+    seal_schema().write(tmp_path / "schema.json")
+    extra = {f"p{at}": np.zeros(32) for at in range(64)}
+    np.savez(tmp_path / "wide.npz", **seal_batch(), **extra)
+    code, text = run("check", tmp_path / "wide.npz", "--schema", tmp_path / "schema.json", "--json", tmp_path / "o")
+    assert code == 1
+    assert "wide.npz: 64 violations\n  p0, p1, p2 and 61 more: got a field" in text
+    assert "allow_extra lets others be there" in text
+    assert len(json.loads((tmp_path / "o").read_text())["violations"][str(tmp_path / "wide.npz")]) == 64
+
+
+def test_columns_by_pattern_and_near_names(tmp_path: Path) -> None:
+    pose, q = planar(500)
+    columns = {f"pose_{at}": pose[:, at] for at in range(3)} | {f"joint_{at}": q[:, at] for at in range(3)}
+    np.savez(tmp_path / "t.npz", **columns, **{f"c{at}": q[:, 0] for at in range(20)})
+    given = ("learnable", tmp_path / "t.npz", "--json", tmp_path / "o")
+    assert run(*given, "--inputs", "pose_*", "--targets", "joint_*")[0] == 0
+    assert set(json.loads((tmp_path / "o").read_text())["floor"]) == {"joint_0", "joint_1", "joint_2"}
+    code, text = run(*given, "--inputs", "pose_*", "--targets", "joints_*")
+    assert code == 2
+    code, text = run(*given, "--inputs", "pose_*", "--targets", "joint0")
+    assert "and 14 more" in text
+    assert "name a column of the file, such as joint_0" in text
+
+
 def test_split_and_leaks(digits: Path, tmp_path: Path) -> None:
     target = tmp_path / "split.json"
     code, text = run("split", digits, "--group", "block", "--label", "label", "-o", target)
@@ -67,6 +106,13 @@ def test_split_and_leaks(digits: Path, tmp_path: Path) -> None:
     assert "bursts: a random split leaks" in text
     assert "leak +0.0" in text
     assert "no leak found: train" in text
+    text = run("leaks", target, "--features", digits)[1]
+    assert "looked at: pixels, label\n" in text  # not the group, which would be kinship by its number
+    code, text = run("split", digits, "--group", "block", "--id", "label", "-o", tmp_path / "o.json")
+    assert code == 2
+    assert "--id label, which has '3' twice (10 values in 1797 rows)" in text
+    code, text = run("split", digits, "--group", "label", "--label", "label", "-o", tmp_path / "o.json")
+    assert "classes 0, 1, 2, 3, 4 and 5 more have one group each, and 3 sides want them" in text
     code, text = run("split", digits, "--group", "id", "-o", tmp_path / "random.json")
     assert code == 0
     code, text = run("leaks", tmp_path / "random.json", "--features", digits, "--columns", "pixels")

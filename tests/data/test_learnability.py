@@ -196,6 +196,9 @@ def test_classes_of_one_recording() -> None:
     order = np.random.default_rng(0).permutation(len(digit))
     by_class = order[np.argsort(digit[order], kind="stable")]
     assert not label_conflicts(digits[by_class], digit[by_class]).side_by_side
+    far = noise_floor(digits, digit, groups=(np.arange(len(digit)) // 130).tolist())
+    assert "the floor is a guess: nearest pairs are" in str(far)
+    assert f"leave {far.nearest[0] / far.variance[0]:.2g} of the variance" in str(far)
     with pytest.raises(LearnabilityError, match="got 1797 group values of 1 groups"):
         label_conflicts(digits, digit, groups=[0] * len(digit))
     with pytest.raises(LearnabilityError, match="got 3 group values"):

@@ -498,6 +498,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         ({"a/b": Feature("int64", (1,))}, "'/' separates columns"),
         ({"x": Feature("image", (4, 4, 1))}, r"x, image, has shape \[4, 4, 1\], not \[H, W, 3\]"),
         ({"x": Feature("video", (3, 4, 4))}, r"x, video, has shape \[3, 4, 4\], not \[H, W, 3\]"),
+        ({"x": Feature("video", (17, 4, 3))}, "x is a video of 17 x 4: sizes must be even"),
         ({}, "0 features"),
     ):
         with pytest.raises(LeRobotError, match=says):

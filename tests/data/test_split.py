@@ -98,7 +98,7 @@ def test_disjoint_complete_and_within_tolerance_or_an_error_that_says_why(
         got = split(keys, **arguments)
     except SplitError as error:
         text = str(error)
-        reasons = ("cannot be on 3 sides", "sides want it", "more than any side may", "do not divide so")
+        reasons = ("cannot be on 3 sides", "sides want", "more than any side may", "do not divide so")
         assert any(reason in text for reason in reasons), text
         if len(set(which)) <= 6:
             assert not feasible(which, labels, SHARES, tolerance), text

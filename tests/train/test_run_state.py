@@ -373,6 +373,17 @@ def test_no_flipped_bit_in_any_file_is_ever_loaded(tmp_path: Path) -> None:
     program.state.load(tmp_path / "run")
 
 
+def test_a_damaged_newest_checkpoint_is_passed_over_aloud(tmp_path: Path) -> None:
+    program = Program()
+    program.state.save(tmp_path / "run", 1)
+    program.step()
+    newest = program.state.save(tmp_path / "run", 2)
+    (newest / "net.safetensors").write_bytes((newest / "net.safetensors").read_bytes()[:-1] + b"!")
+    with pytest.warns(RuntimeWarning, match=r"step-0*2 was passed over: net.safetensors .*goes on from step-0*1$"):
+        saved = program.state.load(tmp_path / "run")
+    assert [one.path.name for one in saved.rejected] == [newest.name]
+
+
 def test_swapped_and_foreign_files_are_refused(tmp_path: Path) -> None:
     program = Program()
     program.step()

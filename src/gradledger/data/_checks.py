@@ -43,7 +43,8 @@ def check(
     if not schema.allow_extra:
         for name in batch:
             if name not in known:
-                yield Violation(str(name), "a field", f"only {', '.join(sorted(known))}", "the schema does not know it")
+                why = "the schema does not know it; allow_extra lets others be there, such as names and groups"
+                yield Violation(str(name), "a field", f"only {', '.join(sorted(known))}", why)
     yield from _sizes(schema, arrays)
     for field in schema.fields:
         if field.name in arrays:

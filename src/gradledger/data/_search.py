@@ -86,10 +86,16 @@ def obstacles(task: Task, classes: list[str], groups: list[str], sides: list[str
     total = task.totals.sum()
     if len(task.counts) < len(task.shares):
         yield f"{_many(len(task.counts), 'group')} cannot be on {len(task.shares)} sides"
+    scarce: dict[int, list[str]] = {}
     for at, name in enumerate(classes):
         holders = int(np.sum(task.counts[:, at] > 0))
         if holders < len(task.shares):
-            yield f"class {name} has {_many(holders, 'group')}, and {len(task.shares)} sides want it"
+            scarce.setdefault(holders, []).append(name)
+    for holders, names in scarce.items():
+        some = f"{', '.join(names[:5])} and {len(names) - 5} more" if len(names) > 5 else ", ".join(names)
+        each = f"class {some} has" if len(names) == 1 else f"classes {some} have"
+        owned = f"{_many(holders, 'group')}{'' if len(names) == 1 else ' each'}"
+        yield f"{each} {owned}, and {len(task.shares)} sides want {'it' if len(names) == 1 else 'them'}"
     share = task.counts.sum(axis=1) / total
     largest = int(np.argmax(share))
     room = float(task.shares.max() + task.tolerance)

@@ -26,7 +26,7 @@ from gradledger.data.neighbours import features, nearest, standardised
 NEIGHBOURS, QUERIES = 10, 20_000
 # A floor above this share of the variance is said to be no function of the input.
 NO_FUNCTION = 0.5
-# Nearest pairs farther apart than this, in standard deviations, leave the line to guess.
+# Nearest pairs farther apart than this, in standard deviations, leave much to the line.
 FAR = 0.5
 
 
@@ -90,7 +90,12 @@ class Floor:
         if self.contradictions:
             text += f"; {self.contradictions} of {self.duplicates} pairs of equal inputs have different targets"
         if self.distance > FAR:
-            text += f"; nearest pairs are {self.distance:.2g} standard deviations apart: the floor may be lower"
+            total = float(np.sum(self.variance))
+            left = float(np.sum(self.nearest)) / total if total > 0 else 0.0
+            text += (
+                f"; the floor is a guess: nearest pairs are {self.distance:.2g} standard deviations apart, and they "
+                f"themselves leave {left:.2g} of the variance"
+            )
         return text + _beside(self.bursts)
 
 

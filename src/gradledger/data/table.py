@@ -7,6 +7,8 @@ of safetensors and parquet, and a sidecar `NAME.declared.json` for any form, bot
 from __future__ import annotations
 
 import csv
+import difflib
+import fnmatch
 import io
 import json
 import zipfile
@@ -40,13 +42,29 @@ class Table:
             DataError: there is none of that name; the text lists those that are there.
         """
         if name not in self.arrays:
+            near = difflib.get_close_matches(name, self.arrays, 1)
             raise DataError(
                 got=repr(name),
-                wanted=f"one of {', '.join(sorted(self.arrays)) or 'no columns at all'}",
+                wanted=f"one of {_some(list(self.arrays))}" if self.arrays else "a file with columns",
                 where=f"{option} of {self.path}",
-                next_step="name a column of the file",
+                next_step=f"name a column of the file{f', such as {near[0]}' if near else ''}",
             )
         return self.arrays[name]
+
+    def matching(self, names: list[str], option: str) -> list[str]:
+        """The columns meant, in order: a name with * or ? stands for all that fit it.
+
+        Raises:
+            DataError: nothing fits; the text lists the columns.
+        """
+        found: list[str] = []
+        for name in names:
+            # A column of just that name comes first: names of recorded streams may hold any character.
+            fits = [name] if name in self.arrays else fnmatch.filter(self.arrays, name)
+            if not fits:
+                self.column(name, option)
+            found += fits
+        return list(dict.fromkeys(found))
 
     def rows(self) -> int:
         """Samples; all arrays must have as many.
@@ -67,16 +85,18 @@ class Table:
     def matrix(self, names: list[str], *, leave: set[str] | None = None) -> NDArray[np.float64]:
         """(N, D) of columns side by side; of all that hold numbers, but for those to leave, where none are named.
 
+        names: columns, or patterns such as `joint_*`.
+
         Raises:
             DataError: a column that is missing or holds text, or none at all.
         """
-        taken = names or [
+        taken = self.matching(names, "a column") or [
             name for name, array in self.arrays.items() if name not in (leave or ()) and array.dtype.kind in "biuf"
         ]
         parts = [self.column(name, "a column") for name in taken]
         if not parts or any(part.dtype.kind not in "biuf" for part in parts):
             raise DataError(
-                got=f"columns {', '.join(taken) or 'none'}",
+                got=f"columns {_some(taken) or 'none'}",
                 wanted="columns of numbers",
                 where=str(self.path),
                 next_step="name columns that hold numbers",
@@ -86,8 +106,8 @@ class Table:
     def titles(self, names: list[str]) -> list[str]:
         """Of the entries of `matrix`: a column of several gives name[0], name[1], ..."""
         found = []
-        for name in names:
-            array = self.column(name, "a column")
+        for name in self.matching(names, "a column"):
+            array = self.arrays[name]
             width = array.reshape(len(array), -1).shape[1]
             found += [name] if array.ndim == 1 else [f"{name}[{at}]" for at in range(width)]
         return found
@@ -113,6 +133,11 @@ def read(path: Path) -> Table:
         what = f"{type(cause).__name__}: {cause}"
         raise _unreadable(path, what, "write it again: it is truncated, damaged or of another form") from cause
     return Table(path, arrays, _declared({**facts, **_sidecar(path)}))
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _unreadable(path: Path, got: str, next_step: str) -> DataError:

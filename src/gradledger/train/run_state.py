@@ -18,6 +18,7 @@ looks at everything first and changes nothing when something does not fit. Of se
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -184,7 +185,8 @@ class RunState:
         """Go on from the newest whole checkpoint under `folder`.
 
         Returns:
-            The checkpoint: its `facts` are those given to `save`, its `rejected` are newer ones that were damaged.
+            The checkpoint: its `facts` are those given to `save`, its `rejected` are newer ones that were damaged,
+            which a RuntimeWarning tells too.
 
         Raises:
             CheckpointError: none is whole. ResumeError: it is of another run (names, shapes, dtypes, ties, classes,
@@ -218,6 +220,9 @@ class RunState:
                 where,
             )
         self._apply(saved.parts, told, where)
+        for one in saved.rejected:
+            text = f"{one.path} was passed over: {one.reason}; the run goes on from {saved.path.name}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         return saved
 
     def _misfits(self, saved: checkpoint.Checkpoint, told: Mapping[str, Any]) -> list[str]:

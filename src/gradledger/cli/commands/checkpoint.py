@@ -122,6 +122,8 @@ def _inspect(path: Path, *, all_tensors: bool) -> _Answer:
     if manifest.get("parent"):
         answer.lines.append(f"  after:         {manifest['parent']['name']}")
     answer.lines += _facts(newest, answer.document)
+    if not wrong:
+        answer.lines.append("names and sizes are as written; `gradledger checkpoint verify` reads every byte")
     return answer
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gradledger.cli._atomic import check_path, write_text
-from gradledger.core.errors import GradledgerError, UsageError
-
-if TYPE_CHECKING:
-    from gradledger.data.manifest import Manifest
-    from gradledger.data.table import Table
+from gradledger.cli._data import files, grouped, many, order, pins, plain, shares, usage, words
+from gradledger.core.errors import GradledgerError
 
 SUMMARY = "Check data against a contract, split it without leaks, ask whether it can be learned."
 
@@ -50,9 +48,9 @@ def check(
         from gradledger.data import table
 
         contract = schemas.read(Path(schema))
-        files = _files(Path(path), table.FORMS)
+        found_files = files(Path(path), table.FORMS)
         found: dict[str, list[str]] = {}
-        for file in files:
+        for file in found_files:
             try:
                 one = table.read(file)
                 found[str(file)] = [str(v) for v in contract.check(one.arrays, declared=one.declared, now=now)]
@@ -60,10 +58,10 @@ def check(
                 found[str(file)] = [str(error)]
         bad = {file: texts for file, texts in found.items() if texts}
         for name, texts in bad.items():
-            _say(f"{name}: {_many(len(texts), 'violation')}", *(f"  {text}" for text in texts))
-        good = len(files) - len(bad)
-        _say(f"{_many(len(files), 'file')} checked against {contract.name!r}, {good} without a violation")
-        document.update(schema=contract.name, files=len(files), violations=bad)
+            _say(f"{name}: {many(len(texts), 'violation')}", *(f"  {text}" for text in grouped(texts)))
+        good = len(found_files) - len(bad)
+        _say(f"{many(len(found_files), 'file')} checked against {contract.name!r}, {good} without a violation")
+        document.update(schema=contract.name, files=len(found_files), violations=bad)
         return BAD if bad else GOOD
 
     _run("check", as_json, work)
@@ -103,20 +101,24 @@ def split(
         rows = tables.read(Path(table))
         count = rows.rows()
         ids = [str(one) for one in rows.column(id, "--id").tolist()]
-        keys = {name: _plain(rows.column(name, "--group").tolist()) for name in group or []}
+        if len(set(ids)) < count:
+            twice = Counter(ids).most_common(1)[0][0]
+            got = f"--id {id}, which has {twice!r} twice ({len(set(ids))} values in {count} rows)"
+            raise usage(got, "a name for each sample, each once", "name another column, or add one that counts rows")
+        keys = {name: plain(rows.column(name, "--group").tolist()) for name in group or []}
         times = rows.column(time, "--time").tolist() if time else None
         if gap > 0:
             if times is None:
-                raise _usage("--gap without --time", "the column of times", "pass --time COLUMN")
+                raise usage("--gap without --time", "the column of times", "pass --time COLUMN")
             keys["burst"] = list(groups.bursts(times, gap))
         hashes = None
         if content:
-            columns = {name: rows.column(name, "--content") for name in _words(content)}
+            columns = {name: rows.column(name, "--content") for name in words(content)}
             hashes = [
                 groups.content_hash({name: column[at] for name, column in columns.items()}) for at in range(count)
             ]
         if not keys and hashes is None:
-            raise _usage(
+            raise usage(
                 "no group",
                 "what belongs together",
                 f"--group COLUMN, --gap, --content, or --group {id} if nothing does",
@@ -124,9 +126,9 @@ def split(
         tied = {**keys, "content": list(hashes)} if hashes is not None else keys
         made = splits.split(
             tied,
-            shares=_shares(share),
-            labels=_plain(rows.column(label, "--label").tolist()) if label else None,
-            pinned=_pins(pin, rows),
+            shares=shares(share),
+            labels=plain(rows.column(label, "--label").tolist()) if label else None,
+            pinned=pins(pin, rows),
             times=times,
             purge=purge,
             tolerance=tolerance,
@@ -137,9 +139,9 @@ def split(
         counts = kept.counts()
         for side in made.shares:
             members = len({made.groups[at] for at in made.indices(side)})
-            _say(f"{side}: {_many(counts[side], 'sample')} ({made.held[side]:.1%}) in {_many(members, 'group')}")
+            _say(f"{side}: {many(counts[side], 'sample')} ({made.held[side]:.1%}) in {many(members, 'group')}")
         if counts[splits.PURGED]:
-            _say(f"purged: {_many(counts[splits.PURGED], 'sample')}")
+            _say(f"purged: {many(counts[splits.PURGED], 'sample')}")
         _say(f"written: {target}, SHA-256 {kept.sha256}")
         document.update(counts=counts, sha256=kept.sha256, output=str(target))
         return GOOD
@@ -150,7 +152,10 @@ def split(
 def leaks(
     split: Annotated[str, typer.Argument(metavar="SPLIT", help="A split.json.")],
     features: Annotated[str, typer.Option(metavar="FILE", help="The samples, to look for kinship.")] = "",
-    columns: Annotated[str, typer.Option(metavar="COLUMNS", help="Which of them; all numbers when not given.")] = "",
+    columns: Annotated[
+        str,
+        typer.Option(metavar="COLUMNS", help="Which of them: a,b or p*; all numbers but id, target and keys if none."),
+    ] = "",
     id: Annotated[str, typer.Option(metavar="COLUMN", help="The samples' names in that file.")] = "id",
     target: Annotated[str, typer.Option(metavar="COLUMN", help="Score a model with and without the groups.")] = "",
     task: Annotated[Task, typer.Option(help="What the target is.")] = Task.classes,
@@ -169,8 +174,12 @@ def leaks(
             rows = tables.read(Path(features))
             problems += kept.problems_with([str(one) for one in rows.column(id, "--id").tolist()])
         if features and not problems:
-            at = _order(kept, rows, id)
-            values = rows.matrix(_words(columns), leave={id, target})[at]
+            at = order(kept, rows, id)
+            leave = {id, target, *kept.keys}
+            values = rows.matrix(words(columns), leave=leave)[at]
+            if not columns:
+                used = [name for name, array in rows.arrays.items() if name not in leave and array.dtype.kind in "biuf"]
+                _say(f"looked at: {', '.join(used[:6])}{f' and {len(used) - 6} more' if len(used) > 6 else ''}")
             problems += look.twins(kept, values)
             bursts = look.burst_test(values)
             _say(str(bursts))
@@ -195,8 +204,8 @@ def leaks(
 
 def learnable(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="One row a sample.")],
-    inputs: Annotated[str, typer.Option(metavar="COLUMNS", help="What the model is given.")],
-    targets: Annotated[str, typer.Option(metavar="COLUMNS", help="What it is to say: numbers.")] = "",
+    inputs: Annotated[str, typer.Option(metavar="COLUMNS", help="What the model is given: a,b or joint_*.")],
+    targets: Annotated[str, typer.Option(metavar="COLUMNS", help="What it is to say: numbers, likewise.")] = "",
     classes: Annotated[str, typer.Option(metavar="COLUMN", help="What it is to say: a class.")] = "",
     angles: Annotated[str, typer.Option(metavar="COLUMNS", help="Targets in rad, compared on the circle.")] = "",
     group: Annotated[
@@ -212,14 +221,14 @@ def learnable(
         from gradledger.data import table as tables
 
         if bool(targets) == bool(classes):
-            raise _usage("both or none of --targets and --classes", "one of them", "name the columns to be predicted")
+            raise usage("both or none of --targets and --classes", "one of them", "name the columns to be predicted")
         rows = tables.read(Path(table))
         rows.rows()
-        given = rows.matrix(_words(inputs))
-        groups = _plain(rows.column(group, "--group").tolist()) if group else None
+        given = rows.matrix(words(inputs))
+        groups = plain(rows.column(group, "--group").tolist()) if group else None
         if targets:
-            names, goals = rows.titles(_words(targets)), rows.matrix(_words(targets))
-            turning = [name for name in names if name in _words(angles) or name.partition("[")[0] in _words(angles)]
+            names, goals = rows.titles(words(targets)), rows.matrix(words(targets))
+            turning = [name for name in names if name in words(angles) or name.partition("[")[0] in words(angles)]
             floor = learnability.noise_floor(given, goals, names=names, angles=turning, groups=groups)
             _say(str(floor))
             document.update(side_by_side=floor.side_by_side, ratio=floor.ratio, mse=floor.mse)
@@ -254,7 +263,7 @@ def lerobot_check(
         from gradledger.data.lerobot import check as look
 
         problems = look(Path(folder), videos=videos)
-        _say(*problems, f"{folder}: {_many(len(problems), 'problem')}")
+        _say(*problems, f"{folder}: {many(len(problems), 'problem')}")
         document.update(problems=problems)
         return BAD if problems else GOOD
 
@@ -286,10 +295,10 @@ def lerobot_convert(
             task=task,
             task_column=task_column,
             robot_type=robot_type,
-            videos=_words(videos),
-            images=_words(images),
+            videos=words(videos),
+            images=words(images),
         )
-        _say(f"{target}: {_many(info.total_episodes, 'episode')}, {_many(info.total_frames, 'frame')}")
+        _say(f"{target}: {many(info.total_episodes, 'episode')}, {many(info.total_frames, 'frame')}")
         document.update(info.to_json())
         return GOOD
 
@@ -326,61 +335,3 @@ def _run(verb: str, as_json: str | None, work: Callable[[Document], int]) -> NoR
 def _say(*lines: str) -> None:
     for line in lines:
         typer.echo(line)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _usage(got: str, wanted: str, next_step: str) -> UsageError:
-    return UsageError(got=got, wanted=wanted, where="gradledger data", next_step=next_step)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _files(path: Path, forms: tuple[str, ...]) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = sorted(file for file in path.rglob("*") if file.suffix in forms and file.is_file())
-    if not files:
-        raise _usage(f"{path}", f"a file, or a folder with {', '.join(forms)}", "name what is to be checked")
-    return files
-
-
-def _plain(values: list[Any]) -> list[Any]:
-    """Empty text and NaN are no value."""
-    return [None if value == "" or value != value else value for value in values]
-
-
-def _shares(given: list[str] | None) -> dict[str, float] | None:
-    shares: dict[str, float] = {}
-    for one in given or []:
-        side, equals, number = one.partition("=")
-        try:
-            shares[side] = float(number)
-        except ValueError:
-            equals = ""
-        if not equals or not side:
-            raise _usage(f"--share {one}", "SIDE=SHARE", "for example --share train=0.8")
-    return shares or None
-
-
-def _pins(given: list[str] | None, rows: Table) -> dict[tuple[str, Any], str]:
-    pins: dict[tuple[str, Any], str] = {}
-    for one in given or []:
-        key, equals, rest = one.partition("=")
-        value, colon, side = rest.rpartition(":")
-        if not (key and equals and colon and side):
-            raise _usage(f"--pin {one}", "COLUMN=VALUE:SIDE", "for example --pin day=friday:test")
-        # The table's own type of value: "3" is the number 3 in a column of numbers.
-        known = {str(own): own for own in rows.column(key, "--pin").tolist()}
-        pins[key, known.get(value, value)] = side
-    return pins
-
-
-def _order(kept: Manifest, rows: Table, id: str) -> list[int]:
-    """Where the file has each sample of the split."""
-    place = {str(one): at for at, one in enumerate(rows.column(id, "--id").tolist())}
-    return [place[one] for one in kept.ids]

@@ -282,6 +282,9 @@ def _check_features(features: Mapping[str, Feature], fps: int) -> None:
     for name, one in features.items():
         if one.dtype in ("video", "image") and (len(one.shape) != 3 or one.shape[2] != 3):
             problems.append(f"{name}, {one.dtype}, has shape {list(one.shape)}, not [H, W, 3]")
+        elif one.dtype == "video" and (one.shape[0] % 2 or one.shape[1] % 2):
+            size = f"{one.shape[0]} x {one.shape[1]}"
+            problems.append(f"{name} is a video of {size}: sizes must be even (crop a row, or store it as images)")
         elif one.dtype == "string" and one.shape != (1,):
             problems.append(f"{name} is text of shape {list(one.shape)}, not [1]")
         elif one.dtype not in (*layout.NUMBERS, "bool", "string", "video", "image"):
