@@ -31,6 +31,7 @@ complete = pipeline(
     loss="bcewithlogits",
     training_loop="LCWA",
     lr_scheduler="ExponentialLR",
+    lr_scheduler_kwargs=dict(gamma=0.95),
     stopper="early",
     stopper_kwargs=dict(frequency=1, patience=2, relative_delta=0.01, evaluation_batch_size=16),
     training_kwargs=dict(num_epochs=4, batch_size=32, label_smoothing=0.1, use_tqdm=False),

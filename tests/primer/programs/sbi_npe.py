@@ -1,6 +1,8 @@
 """sbi: neural posterior estimation with a flow, in two rounds with truncated proposals, then ratio estimation."""
 
+import os
 import random
+import tempfile
 
 import numpy
 import torch
@@ -20,15 +22,17 @@ def simulate(theta: torch.Tensor) -> torch.Tensor:
 
 
 seen = torch.zeros(1, 2)
-flow = NPE(prior, density_estimator="maf", show_progress_bars=False)
-proposal = prior
-for _ in range(2):
-    theta = proposal.sample((120,))
-    flow.append_simulations(theta, simulate(theta))
-    estimator = flow.train(training_batch_size=40, max_num_epochs=4, force_first_round_loss=True)
-    posterior = flow.build_posterior(estimator).set_default_x(seen)
-    proposal = RestrictedPrior(prior, get_density_thresholder(posterior, 1e-2, 500), sample_with="rejection")
-ratio = NRE(prior, classifier="mlp", show_progress_bars=False)
-theta = prior.sample((160,))
-classifier = ratio.append_simulations(theta, simulate(theta)).train(training_batch_size=40, max_num_epochs=4)
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)  # for its logs
+    flow = NPE(prior, density_estimator="maf", show_progress_bars=False)
+    proposal = prior
+    for _ in range(2):
+        theta = proposal.sample((120,))
+        flow.append_simulations(theta, simulate(theta))
+        estimator = flow.train(training_batch_size=40, max_num_epochs=4, force_first_round_loss=True)
+        posterior = flow.build_posterior(estimator).set_default_x(seen)
+        proposal = RestrictedPrior(prior, get_density_thresholder(posterior, 1e-2, 500), sample_with="rejection")
+    ratio = NRE(prior, classifier="mlp", show_progress_bars=False)
+    theta = prior.sample((160,))
+    classifier = ratio.append_simulations(theta, simulate(theta)).train(training_batch_size=40, max_num_epochs=4)
 print(digest(estimator, classifier))
