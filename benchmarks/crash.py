@@ -11,7 +11,8 @@ alone.
 
 The training holds one of everything that a checkpoint must bring back: tied weights, dropout, batch statistics, two
 optimizers, two schedulers, a gradient scaler, a shadow copy, generators of numpy and torch, and the global streams.
-Children are forks of one process that has torch loaded and has run nothing, so a kill costs milliseconds.
+Children are forks of one process that has torch loaded, also what optimizers load at their first step, and has run
+nothing: the moments fall into training and saving, not into imports.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo
 from torch import nn
 
 from gradledger.core.checkpoints import candidates, complaint
