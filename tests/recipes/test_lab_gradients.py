@@ -117,6 +117,29 @@ def test_the_frozen_control_cannot_carry_the_claim(folder: Path, tmp_path: Path,
     assert (verdicts["H1"], verdicts["H3"], verdicts["H2"]) == ("refuted", "refuted", "supported")
 
 
+def test_the_gradient_audit_says_what_carries_a_gradient_and_what_stopped_it(
+    folder: Path, told: dict[str, Any]
+) -> None:
+    rows = {row["tensor"]: row for row in told["gradient_audit"]}
+    assert {name: row["stopped by"] for name, row in rows.items() if row["stopped by"]} == {
+        "target_net.weight": "frozen leaf",
+        "target_net.bias": "frozen leaf",
+        "best action": "integer op",
+        "Q(following), detached": "detach",
+        "target_net(following)": "frozen leaf",
+        "td_target": "detach, frozen leaf",
+        "logged mean of Q": "no_grad",
+    }
+    carrying = {name for name, row in rows.items() if row["carries a gradient"]}
+    assert carrying == {"online.weight", "online.bias", "Q(state)", "Q(state, action)", "loss"}
+    assert {name for name, row in rows.items() if row["leaf"] and row["grad_fn"]} == set()
+    assert (rows["Q(state)"]["grad_fn"], rows["loss"]["grad_fn"]) == ("AddmmBackward0", "MseLossBackward0")
+    assert rows["Q(state)"]["saved bytes"] == 16 * 4 * 4  # the input, for the weight's gradient
+    assert rows["loss"]["saved bytes"] == 2 * 16 * 4  # prediction and target
+    assert rows["Q(following)"]["carries a gradient"] is False  # it could, but nothing of the loss comes from it
+    assert "Gradient audit of one iteration" in (folder / "report.html").read_text()
+
+
 def test_a_plan_is_not_edited_behind_its_result(folder: Path, tmp_path: Path, told: dict[str, Any]) -> None:
     edited = tmp_path / "edited.toml"
     edited.write_text((PLANS / "lab_gradients.toml").read_text().replace("tolerance = 1e-3", "tolerance = 1e-2"))

@@ -293,6 +293,7 @@ def _results(folder: Path) -> list[Block]:
         _records("Baselines", told.get("baselines")),
         _records("On the scale of the baselines", told.get("scale")),
         _records("Faults on purpose", faults),
+        _records("Gradient audit of one iteration", told.get("gradient_audit")),
     ]
 
 

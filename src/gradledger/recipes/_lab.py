@@ -150,6 +150,7 @@ def run(
     workers: int = 1,
     backend: runner.Backend = "processes",
     retry_failed: bool = False,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Register the plan, run what it asks for, judge, break; print both tables; write `results.json`,
     `environment.json` and `report.html`.
@@ -158,6 +159,7 @@ def run(
         predict: a plan of one's own, over the same arms; default: the lab's.
         only_break: run this fault alone, no trial.
         workers, backend, retry_failed: see `runner.run_trials`.
+        tables: more for `results.json`, by name, as rows.
 
     Raises:
         UsageError: there is no such fault, or the folder belongs to something else.
@@ -194,6 +196,7 @@ def run(
         broken.append(run_break(key, one))
         print(shown(broken[-1], one), flush=True)
     told["breaks"] = [one.record() for one in broken]
+    told |= {name: [dict(row) for row in rows] for name, rows in (tables or {}).items()}
     if not only_break:
         _folder.write_json(out / "results.json", told)
         write_text(out / "report.html", report.page(report.tell(out)))

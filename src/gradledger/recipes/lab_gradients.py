@@ -6,7 +6,8 @@
 
 The plan is registered before anything runs; each hypothesis then gets a verdict, and the folder refuses to run with an
 edited plan. With --predict your own plan is registered (take plans/lab_gradients.toml as a pattern: arms stay, claims
-are yours). Then each fault that was planted on purpose is run under `gradledger audit`, and shown with the symptom
+are yours). First comes the gradient audit of one iteration: which tensors carry a gradient, and what stopped it in the
+others. Last each fault that was planted on purpose is run under `gradledger audit`, and shown with the symptom
 that was predicted, the one that came, and the line that the audit names. About half a minute.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gradledger.recipes import _lab, _lab_gradients, _main
+from gradledger.recipes import _lab, _lab_flow, _lab_gradients, _main
 from gradledger.recipes._command_line import option
 from gradledger.recipes._lab import Break
 from gradledger.recipes._registry import Recipe
@@ -95,6 +96,8 @@ def experiment(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, Any]:
 
 def train(args: Args) -> dict[str, Any]:
     """The whole lab. Returns what it writes to `results.json`."""
+    audit = [] if args.break_ else _lab_flow.gradient_audit()
+    print("\n".join(_lab_flow.lines(audit)) if audit else "", flush=True)
     return _lab.run(
         "lab_gradients",
         experiment,
@@ -105,6 +108,7 @@ def train(args: Args) -> dict[str, Any]:
         workers=args.workers,
         backend=args.backend,
         retry_failed=args.retry_failed,
+        tables={"gradient_audit": audit} if audit else None,
     )
 
 
