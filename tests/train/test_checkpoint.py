@@ -230,6 +230,13 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monke
     assert calls[6:] == [("rename", building), ("fsync", "run")]
 
 
+def test_without_safetensors_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['safetensors'] = None; import gradledger.train"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "Next: pip install 'gradledger[data]'" in done.stderr
+
+
 def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -23,8 +23,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+
+try:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ModuleNotFoundError as cause:
+    if cause.name != "safetensors":
+        raise
+    raise ModuleNotFoundError(
+        "gradledger.train keeps checkpoints in safetensors, which is not installed. Next: pip install 'gradledger[data]'",
+        name="safetensors",
+    ) from cause
 
 from gradledger.core.checkpoints import (
     FACTS,
