@@ -150,6 +150,14 @@ def test_a_range_is_refused_exactly_when_its_domain_lies_in_it_or_beside_it(
     }
 
 
+def test_a_bound_that_an_endless_domain_has_already_is_no_claim() -> None:
+    """Only what is not finite could refute it, and that refutes anything."""
+    assert comes_out(Range(low=0.0), 0.0, math.inf) == {True}
+    assert comes_out(Range(high=0.0), -math.inf, 0.0) == {True}
+    assert comes_out(Ratio(low=0.0), 0.0, math.inf) == {True}
+    assert comes_out(Range(low=0.0, open=True), 0.0, math.inf) == {True, False}
+
+
 ONE_WAY = {
     "above and below": ('kind = "range", low = 2.0, high = 1.0', {}),
     "no bound": ('kind = "range"', {}),

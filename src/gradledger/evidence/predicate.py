@@ -278,8 +278,10 @@ def examples(predicate: Predicate, low: float, high: float) -> list[tuple[Any, .
             marks = [0.0, slack + least + 1]
         case Separates(margin) | NotSeparated(margin):
             marks = [0.0, margin, 2 * margin + 1]
-    points = sorted({x for mark in marks for x in _around(mark)} | {low, high, 0.0, 1.0})
-    inside = [x for x in points if low <= x <= high and math.isfinite(x)]
+    # What is not finite fails every claim about a number; a claim that only this could refute is settled beforehand.
+    ends = {x for x in (low, high) if math.isfinite(x)}
+    points = sorted({x for mark in marks for x in _around(mark)} | ends | {0.0, 1.0})
+    inside = [x for x in points if low <= x <= high]
     inside += [low + span for span in points if math.isfinite(low) and low <= low + span <= high]
     if isinstance(predicate, Equals | Range):
         return [(x,) for x in inside]
