@@ -11,7 +11,8 @@ little about that of the whole set, and BatchNorm sees one class at a time.
 ## How it is found
 In the first passes over a loader that does not shuffle, the variance of each column of its batches is split into what
 lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
-from half of it on, when reverse passes ran after the batches.
+from half of it on, when reverse passes ran after the batches.  The same of batches that are cut from one table, piece
+after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.
@@ -19,17 +20,20 @@ from half of it on, when reverse passes ran after the batches.
 - Sequences that carry the state of a recurrent network from batch to batch.
 
 ## Fix
-`DataLoader(..., shuffle=True)`, or a `RandomSampler`.
+`DataLoader(..., shuffle=True)`, or a `RandomSampler`; `for idx in torch.randperm(len(x)).split(size)` without a loader.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
+from gradledger.audit._loops import calls_at, loops_around, meanings
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import BatchesCompared, Event
+from gradledger.core.site import Site
 
 RULE = Rule(
     "D1",
@@ -74,16 +78,22 @@ def finish(state: State, world: World) -> list[Finding]:
             continue
         loader = world.loaders.get(event.loader)
         site = loader.made.site if loader is not None else event.site
+        reads = "the loader reads" if loader is not None else "the batches cut here read"
+        fix = "DataLoader(..., shuffle=True)"
+        loops: tuple[Site, ...] = ()
+        if loader is None:
+            fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
+            loops = tuple(_cut(event.site))
         found.append(
             Finding(
                 "D1",
                 "warning",
                 site,
-                f"the loader reads its data in order and the data is ordered: {event.between:.0%} of the variance lies "
+                f"{reads} the data in order and the data is ordered: {event.between:.0%} of the variance lies "
                 f"between the {event.batches} batches of {event.rows} rows (about {1 / event.rows:.0%} when rows "
                 f"are in random order), and {event.trained} of them were trained on.",
-                "DataLoader(..., shuffle=True)",
-                related=distinct(site, (event.site,)),
+                fix,
+                related=distinct(site, (event.site, *loops)),
                 evidence={
                     "between_batches": round(event.between, 4),
                     "expected": round(1 / event.rows, 4),
@@ -97,6 +107,18 @@ def finish(state: State, world: World) -> list[Finding]:
     return found
 
 
+def _cut(site: Site) -> list[Site]:
+    """The loop around a call, and the lines in it that make what the call is given."""
+    names = {n.id for call in calls_at(*site.key()) for n in ast.walk(call) if isinstance(n, ast.Name)}
+    found = []
+    for loop in loops_around(site)[:2]:
+        found.append(Site(loop.file, loop.line, ""))
+        made = [node for name in names for node in meanings(loop.file, name)]
+        inside = {node.lineno for node in made if loop.line < node.lineno < site.line and loop.file == site.file}
+        found += [Site(loop.file, line, "") for line in sorted(inside)]
+    return found
+
+
 def not_checked(state: State, world: World) -> str | None:
     """Why this run could not be judged, or None when it was."""
-    return None if world.loaders else "no DataLoader was built"
+    return None if world.loaders or state.passes else "no DataLoader was built"

@@ -115,7 +115,15 @@ def _words(event: ActivationFed) -> tuple[str, str]:
     op, maker, line = event.op, event.maker, event.site.line
     if event.used_axis is not None and event.axis is not None:
         shape = list(event.shape)
-        if op in ("nll_loss", "gather"):
+        if op == "categorical":
+            return (
+                (
+                    f"`{maker}` of {shape} is taken over axis {event.axis}, the batch, and line {line} makes a "
+                    f"distribution over axis {event.used_axis} of it: each row's probabilities depend on the others."
+                ),
+                f"take the {maker} over the actions: dim={event.used_axis}",
+            )
+        if op in ("nll_loss", "gather", "getitem"):
             return (
                 (
                     f"`{maker}` of {shape} is taken over axis {event.axis}, but line {line} picks along axis "

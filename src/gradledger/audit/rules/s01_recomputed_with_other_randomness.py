@@ -3,7 +3,8 @@
 ## What it is
 Activation checkpointing runs a part of the forward again in the reverse pass.  With `preserve_rng_state=False` a
 dropout (or any draw) in that part gets new random numbers the second time: another mask than the one that made the
-loss.
+loss.  The same happens with a generator of the program's own, which nobody puts back, in a Function of the program
+whose backward runs the forward again, and with a setting (an adapter, a scale, a mode) that has changed in between.
 
 ## Why it matters
 The gradient belongs to a function that was never evaluated.  It is not merely noisy: loss and gradient are of two
@@ -11,7 +12,8 @@ different samples, and training with recompute ends visibly worse than without.
 
 ## How it is found
 In watched iterations, operations that draw random numbers inside `torch.utils.checkpoint` are seen, and the setting of
-the call above them is read.
+the call above them is read.  And what each operation of the second run makes is compared with what the first run made:
+the first that differs is named.
 
 ## Near misses
 - `preserve_rng_state=True`, the default.
@@ -53,7 +55,7 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
-    if isinstance(event, Recomputed) and event.what == "random":
+    if isinstance(event, Recomputed) and event.what in ("random", "state"):
         key = event.site.key()
         if key in state.draws or len(state.draws) < KEPT:
             events = state.draws.setdefault(key, [])
@@ -70,14 +72,28 @@ def _finding(events: list[Recomputed]) -> Finding:
     names = list(dict.fromkeys(e.op for e in events))
     lines = distinct(first.site, (e.op_site for e in events))
     where = f" (line {lines[0].line})" if lines else ""
+    compared = all(e.compared for e in events)
+    if first.what == "state":
+        message = (
+            f"`{names[0]}`{where} makes something else when the reverse pass runs this part again: a setting, a mode "
+            "or a parameter has changed since the forward, and the gradient is not that of the loss."
+        )
+        fix = "pass what changes as an argument, or change it after the reverse pass"
+    else:
+        message = (
+            f"`{names[0]}`{where} runs inside this recompute, which does not keep the random state: the reverse pass "
+            "draws other numbers than the forward, and the gradient is not that of the loss."
+        )
+        fix = "leave preserve_rng_state at True, its default"
+        if compared:
+            fix = "draw outside of the recomputed part, or put the generator's state back before the second run"
     return Finding(
         "S1",
         "error",
         first.site,
-        f"`{names[0]}`{where} runs inside this recompute, which does not keep the random state: the reverse pass draws "
-        f"other numbers than the forward, and the gradient is not that of the loss.",
-        "leave preserve_rng_state at True, its default",
-        related=lines,
-        evidence={"operations": names, "preserve_rng_state": False},
+        message,
+        fix,
+        related=distinct(first.site, (*lines, *(e.asked_site for e in events))),
+        evidence={"operations": names, "compared": compared, "preserve_rng_state": None if compared else False},
         iteration=first.iteration,
     )

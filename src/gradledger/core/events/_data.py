@@ -35,10 +35,11 @@ class LoaderEpoch(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesCompared(Event):
-    """One of the first passes over a loader that does not shuffle, column by column of what it gave.  `batches`, `rows`
-    (of the first batch); `trained`: batches after which a reverse pass ran; `between`: the largest share of a column's
-    variance that lies between batches (about 1 / rows when the order says nothing); `between_inputs`: the same among
-    columns of floating point; `item`: which tensor of a batch has the largest."""
+    """One of the first passes over a loader that does not shuffle, column by column of what it gave; or over a table
+    that is cut into batches in order (`loader` 0).  `batches`, `rows` (of the first batch); `trained`: batches after
+    which a reverse pass ran; `between`: the largest share of a column's variance that lies between batches (about
+    1 / rows when the order says nothing); `between_inputs`: the same among columns of floating point; `item`: which
+    tensor of a batch has the largest."""
 
     KIND: ClassVar[str] = "batches_compared"
     loader: int

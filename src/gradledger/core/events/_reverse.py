@@ -168,13 +168,17 @@ class ActivationFed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed(Event):
-    """Something ran inside `torch.utils.checkpoint` (called at `site`) that a second run does not repeat alike.
+    """Something ran inside `torch.utils.checkpoint` (called at `site`), or is run again by the backward of a Function
+    (at `site`), that the second run does not repeat alike.
 
-    `what`: "random" (`op` drew random numbers, and `preserve_rng_state` was off) or "statistics" (the running
-    statistics of `op` were moved by the forward and once more by its recomputation).  `op_site`: the line that ran
-    it."""
+    `what`: "random" (`op` drew random numbers, and `preserve_rng_state` was off or, with `compared`, they differed),
+    "state" (`op` is the first to make something else the second time) or "statistics" (the running statistics of `op`
+    were moved by the forward and once more by its recomputation).  `op_site`: the line that ran it; `asked_site`: the
+    line that called the function with the recompute."""
 
     KIND: ClassVar[str] = "recomputed"
     what: str
     op: str
     op_site: Site = NOWHERE
+    compared: bool = False
+    asked_site: Site = NOWHERE

@@ -6,6 +6,7 @@ reverse pass comes from it.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from gradledger.ledger._trace import Trace
 
 MAX_PENDING = 64
 MAX_VISITS = 4000
+MAX_FRAMES = 12
 MAKERS = frozenset({"softmax", "log_softmax", "sigmoid"})
 # Nothing but shape, precision, or values at the very edge.
 _UNCHANGED = VIEWS | {"to", "float", "double", "half", "bfloat16", "type", "clone", "clamp", "clip", "cpu", "cuda"}
@@ -131,6 +133,31 @@ def _is_attention(trace: Trace, weights: Value) -> bool:
     return False
 
 
+def _picked_axis(args: Any) -> int | None:
+    """The axis along which `p[torch.arange(len(p)), label]` picks one number a row; None for any other index."""
+    table, index = args[0], args[1] if len(args) > 1 else None
+    if not isinstance(table, torch.Tensor) or table.dim() != 2 or not isinstance(index, tuple) or len(index) != 2:
+        return None
+    for axis, one in enumerate(index):
+        if not isinstance(one, torch.Tensor) or one.dim() != 1 or one.dtype != torch.int64 or one.device.type != "cpu":
+            return None
+        if len(one) == table.shape[axis] and bool((one == torch.arange(len(one))).all()):
+            return 1 - axis
+    return None
+
+
+def _inside(file: str, function: str) -> bool:
+    """Whether a function of torch's distributions runs the operation that is looked at."""
+    frame = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame.f_code.co_name == function and frame.f_code.co_filename.endswith(file):
+            return str(frame.f_globals.get("__name__")).startswith("torch.distributions")
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
 class _Probe:
     def __init__(self, session: Session) -> None:
         self.recorder, self.trace = session.recorder, session.trace
@@ -158,6 +185,12 @@ class _Probe:
             axis = axis_of(op, len(value.shape)) if value is not None else None
             if axis is not None:
                 self._classes(op, results[0], axis)
+        elif name == "getitem":
+            picked = _picked_axis(args)
+            if picked is not None:
+                self._classes(op, results[0], picked)
+        elif name == "div" and len(op.ins) == 2 and _inside("categorical.py", "__init__"):
+            self._classes(op, results[0], len(results[0].shape) - 1, "categorical")
         elif name in _PRODUCTS and len(op.ins) == 2:
             found = normalised(self.trace, op.ins[0])
             left = self.trace.values.get(op.ins[0])
@@ -186,25 +219,32 @@ class _Probe:
         if maker.op.name == ("softmax" if logs else "log_softmax"):
             self._pend(op, result, "target", maker)
 
-    def _classes(self, op: Op, result: Value, used: int) -> None:
+    def _classes(self, op: Op, result: Value, used: int, name: str = "") -> None:
         """A class is picked along one axis out of probabilities that were normalised along another."""
         value = self.trace.values.get(op.ins[0])
         found = normalised(self.trace, op.ins[0])
         if found is None or value is None or len(value.shape) != 2 or value.shape[0] == value.shape[1]:
             return
         if found[1] != used and min(value.shape) > 1:
-            self._pend(op, result, "input", found[0], found[1], used)
+            self._pend(op, result, "input", found[0], found[1], used, name)
 
     def _pend(
-        self, op: Op, result: Value, operand: str, maker: Value, axis: int | None = None, used: int | None = None
+        self,
+        op: Op,
+        result: Value,
+        operand: str,
+        maker: Value,
+        axis: int | None = None,
+        used: int | None = None,
+        name: str = "",
     ) -> None:
         if len(self.pending) >= MAX_PENDING:
             self.pending = {t: f for t, f in self.pending.items() if t in self.trace.values}
         if maker.op is None or len(self.pending) >= MAX_PENDING:
             return
         self.pending[result.token] = {
-            "site": op.site, "op": op.name, "operand": operand, "maker": maker.op.name, "maker_site": maker.op.site,
-            "shape": maker.shape, "axis": axis, "used_axis": used,
+            "site": op.site, "op": name or op.name, "operand": operand,
+            "maker": maker.op.name, "maker_site": maker.op.site, "shape": maker.shape, "axis": axis, "used_axis": used,
         }  # fmt: skip
 
     def root_walked(self, root: torch.Tensor, site: Any) -> None:

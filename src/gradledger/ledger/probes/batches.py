@@ -31,7 +31,7 @@ LEAST_ROWS = 4
 
 
 @dataclass
-class _Item:
+class Item:
     """One tensor of the batches: per batch the rows, and of each column mean and sum of squared deviations."""
 
     width: int
@@ -39,6 +39,13 @@ class _Item:
     rows: list[int] = field(default_factory=list)
     means: list[Any] = field(default_factory=list)
     squares: list[Any] = field(default_factory=list)
+
+    def add(self, columns: Any) -> None:
+        """Take in the columns of one batch."""
+        mean = columns.mean(0)
+        self.rows.append(columns.shape[0])
+        self.means.append(mean)
+        self.squares.append(((columns - mean) ** 2).sum(0))
 
     def between(self) -> float:
         """The largest share of a column's variance that lies between batches; 0 when no column varies."""
@@ -58,7 +65,7 @@ class _Pass:
     work: int = -1
     batches: int = 0
     trained: int = 0
-    items: dict[int, _Item] = field(default_factory=dict)
+    items: dict[int, Item] = field(default_factory=dict)
 
 
 def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
@@ -71,7 +78,7 @@ def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
     return []
 
 
-def _columns(tensor: torch.Tensor) -> Any:
+def columns(tensor: torch.Tensor) -> Any:
     """[B, columns] in float64; None when it cannot be looked at."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex() or tensor.dim() == 0:
         return None
@@ -85,16 +92,12 @@ def _columns(tensor: torch.Tensor) -> Any:
 
 def _look(seen: _Pass, batch: Any) -> None:
     for index, tensor in enumerate(_tensors(batch)[:ITEMS]):
-        columns = _columns(tensor)
-        if columns is None:
+        found = columns(tensor)
+        if found is None:
             continue
-        item = seen.items.setdefault(index, _Item(columns.shape[1], tensor.is_floating_point()))
-        if item.width != columns.shape[1]:
-            continue
-        mean = columns.mean(0)
-        item.rows.append(columns.shape[0])
-        item.means.append(mean)
-        item.squares.append(((columns - mean) ** 2).sum(0))
+        item = seen.items.setdefault(index, Item(found.shape[1], tensor.is_floating_point()))
+        if item.width == found.shape[1]:
+            item.add(found)
 
 
 def install(session: Session) -> Undo:

@@ -1,29 +1,39 @@
-"""Activation checkpointing of torch: what ran inside it that its recomputation does not repeat alike.
+"""Activation recompute: what ran inside it that its second run does not repeat alike.
 
-Nothing is patched: when an operation that draws random numbers or moves running statistics is seen in a watched
-iteration, the stack tells whether torch's `checkpoint` is above it, and with which setting.
+When an operation is seen in a watched iteration, the stack tells whether torch's `checkpoint` is above it, and with
+which setting, or an `autograd.Function` of the program.  What the operations of the first run made is remembered by two
+sums; the first operation of a second run that makes something else is where the two part.  Operations of a reverse pass
+are looked at only where there was such a first run.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from gradledger.core.events import Recomputed
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._naming import canonical
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._recorder import FULL_ITERATIONS, unseen
 from gradledger.ledger._session import Session
 
 MAX_MOVED = 256
 MAX_FRAMES = 60
+MAX_MADE = 4096  # operations of one iteration whose results are remembered
+MAX_ELEMENTS = 1 << 22
+EQUAL = 1e-5  # of the sum of all magnitudes
 _DROPOUTS = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_"}
 )
@@ -32,6 +42,8 @@ _DRAWS = frozenset(
      "normal", "normal_", "uniform_", "multinomial", "rrelu", "gumbel_softmax", "exponential_"}
 )  # fmt: skip
 _MODULE = "torch.utils.checkpoint"
+_FUNCTION = "torch.autograd.function"
+_ENGINE = "_engine_run_backward"
 
 
 def _draws(op: Op) -> bool:
@@ -62,6 +74,45 @@ def _checkpoint_above() -> tuple[FrameType, bool] | None:
     return None
 
 
+def _function_above() -> bool:
+    """Whether an `autograd.Function` of the program is running."""
+    module = sys.modules.get(_FUNCTION)
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(MAX_FRAMES):
+        if frame is None or module is None:
+            return False
+        if frame.f_code.co_name in ("forward", "backward") and frame.f_code.co_argcount:
+            owner = frame.f_locals.get(frame.f_code.co_varnames[0])
+            if isinstance(owner, torch.autograd.function.FunctionCtx) and _site.is_user_code(frame.f_code):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _runs_again() -> bool:
+    """Whether torch's `checkpoint` runs something a second time."""
+    module = sys.modules.get(_MODULE)
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(MAX_FRAMES):
+        if frame is None or module is None:
+            return False
+        if frame.f_code.co_filename == module.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _sums(out: torch.Tensor) -> tuple[float, float] | None:
+    """Sum and sum of magnitudes; None for what is not looked at."""
+    if out.device.type != "cpu" or not out.is_floating_point() or out.layout != torch.strided:
+        return None
+    if not 1 < out.numel() <= MAX_ELEMENTS:
+        return None
+    values = out.detach().to(torch.float64)
+    both = (float(values.sum()), float(values.abs().sum()))
+    return both if both[1] < float("inf") else None
+
+
 def _caller(frame: FrameType) -> Site:
     """The line of the program that called."""
     above = frame.f_back
@@ -78,6 +129,33 @@ class _Moved:
     after: torch.Tensor
     site: Site
     op: Op
+    inside: bool
+
+
+@dataclass(slots=True)
+class _Made:
+    """What an operation of the first run made, and the lines that asked for the recompute and ran the operation."""
+
+    sums: tuple[float, float]
+    site: Site
+    op_site: Site
+    draws: bool
+    checkpoint: bool
+
+
+class _Again(TorchFunctionMode):
+    """Sees what runs in a reverse pass: calls each function exactly once, and looks at what came of it."""
+
+    def __init__(self, probe: _Probe) -> None:
+        super().__init__()
+        self._probe = probe
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self._probe.recorder.enabled:
+            with self._probe.recorder.guard("recompute"), torch._C.DisableTorchFunction(), unseen():
+                self._probe.ran_again(func, args, out)
+        return out
 
 
 class _Probe:
@@ -85,17 +163,86 @@ class _Probe:
         self.recorder, self.trace = session.recorder, session.trace
         self.often = Often()
         self.moved: dict[int, _Moved] = {}
+        self.again: dict[int, Site] = {}  # statistics that an operation of the reverse pass was given
+        self.made: dict[tuple[str, tuple[int, ...]], list[_Made]] = {}
+        self.kept = 0
+        self.iteration = -1
+        self.parted = False
+
+    def op_made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
+        """Remember what the first run made."""
+        if self.trace.reversing or not outs or self.recorder.iteration >= FULL_ITERATIONS:
+            return  # later the watch may begin in the midst of a forward
+        if self.iteration != self.recorder.iteration:
+            self._forget()
+        if self.kept >= MAX_MADE:
+            self.parted = True  # not all is known: nothing is compared
+            return
+        draws = _draws(op)
+        above = _checkpoint_above() if _MODULE in sys.modules else None
+        if above is None and not (draws and _function_above()):
+            return
+        if above is not None and not op.grad_on and not above[0].f_locals.get("use_reentrant"):
+            return  # under no_grad: nothing of it runs again
+        sums = _sums(outs[0])
+        if sums is not None:
+            site = _caller(above[0]) if above is not None else op.site
+            self.kept += 1
+            key = (op.name, tuple(outs[0].shape))
+            self.made.setdefault(key, []).append(_Made(sums, site, op.site, draws, above is not None))
+
+    def _forget(self) -> None:
+        self.made, self.kept, self.parted, self.iteration = {}, 0, False, self.recorder.iteration
+
+    def ran_again(self, func: Any, args: Any, out: Any) -> None:
+        """An operation has run in the reverse pass: compare what the second run makes."""
+        name = canonical(func)
+        if name == "batch_norm" and len(args) > 1 and id(args[1]) in self.moved:
+            self.again.setdefault(id(args[1]), _site.here(2))
+        if self.parted or not isinstance(out, torch.Tensor) or not torch.is_grad_enabled():
+            return
+        before = self.made.get((name, tuple(out.shape)))
+        if not before:
+            return
+        checkpoint = _runs_again()
+        before = [m for m in before if m.checkpoint == checkpoint]
+        if not before or not (checkpoint or _function_above()):
+            return
+        sums = _sums(out)
+        if sums is None:
+            return
+        near = EQUAL * (1e-6 + sums[1])
+        if not any(abs(sums[0] - m.sums[0]) <= near and abs(sums[1] - m.sums[1]) <= near for m in before):
+            self._parted(name, _site.here(2), before)
+
+    def _parted(self, name: str, here: Site, before: list[_Made]) -> None:
+        self.parted = True
+        first = next((m for m in before if m.op_site.key() == here.key()), before[0])
+        site = first.site if first.checkpoint else here
+        if self.often.worth_telling((site.key(), name, first.op_site.key())):
+            asked = next((Site(c.file, c.line, c.function) for c in first.site.callers), NOWHERE)
+            what = "random" if first.draws else "state"
+            self.recorder.emit(
+                Recomputed, site, what=what, op=name, op_site=first.op_site, compared=True, asked_site=asked
+            )
+
+    def reverses(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The engine's run: with eyes on operations where something may run a second time in it."""
+        if self.iteration != self.recorder.iteration or not self.trace.active or not (self.made or self.moved):
+            return original(*args, **kwargs)
+        with _Again(self):
+            return original(*args, **kwargs)
 
     def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
         """Look at what draws random numbers or moves statistics."""
-        if self.trace.reversing or _MODULE not in sys.modules:
-            return
         if op.name == "batch_norm":
             mean = args[1] if len(args) > 1 else None
             training = op.options.get("training", any(a is True for a in op.options.get("_args", ())))
-            if isinstance(mean, torch.Tensor) and training:
+            if not isinstance(mean, torch.Tensor) or not training:
+                return
+            if not self.trace.reversing:
                 self._statistics(op, mean)
-        elif _draws(op):
+        elif not self.trace.reversing and _MODULE in sys.modules and _draws(op):
             above = _checkpoint_above()
             if above is not None and not above[1]:
                 site = _caller(above[0])
@@ -107,28 +254,48 @@ class _Probe:
         known = self.moved.get(id(mean))
         above = _checkpoint_above()
         if above is not None and len(self.moved) < MAX_MOVED:
-            self.moved[id(mean)] = _Moved(weakref.ref(mean), mean.detach().clone(), _caller(above[0]), op)
+            self.moved[id(mean)] = _Moved(weakref.ref(mean), mean.detach().clone(), _caller(above[0]), op, True)
+        elif known is None and len(self.moved) < MAX_MOVED and _function_above():
+            self.moved[id(mean)] = _Moved(weakref.ref(mean), mean.detach().clone(), op.site, op, False)
         elif known is not None:
             known.after = mean.detach().clone()
 
-    def root_walked(self, root: torch.Tensor, site: Site) -> None:
+    def root_walked(self, root: torch.Tensor, at: Site) -> None:
         """A reverse pass has recomputed what it needed: were statistics moved once more?"""
         moved, self.moved = self.moved, {}
-        for one in moved.values():
+        again, self.again = self.again, {}
+        self._forget()
+        for number, one in moved.items():
             mean = one.mean()
+            if not one.inside and number not in again:
+                continue
             if mean is None or bool((mean == one.after).all()) or not bool(torch.isfinite(mean).all()):
                 continue
             if self.often.worth_telling((one.site.key(), "batch_norm", one.op.site.key())):
-                self.recorder.emit(Recomputed, one.site, what="statistics", op="batch_norm", op_site=one.op.site)
+                site = one.site if one.inside else again[number]
+                self.recorder.emit(Recomputed, site, what="statistics", op="batch_norm", op_site=one.op.site)
 
 
 def install(session: Session) -> Undo:
     """Listen to operations and reverse passes."""
     probe = _Probe(session)
     session.trace.listeners.op.append(probe.op_seen)
+    session.trace.listeners.made.append(probe.op_made)
     session.at_root.append(probe.root_walked)
+    original: Callable[..., Any] | None = getattr(torch.autograd, _ENGINE, None)  # not in every version
+
+    @functools.wraps(original or probe.reverses)
+    def engine(*args: Any, **kwargs: Any) -> Any:
+        assert original is not None
+        return probe.reverses(original, args, kwargs)
+
+    if original is not None:
+        setattr(torch.autograd, _ENGINE, engine)
 
     def undo() -> None:
+        if getattr(torch.autograd, _ENGINE, None) is engine:
+            setattr(torch.autograd, _ENGINE, original)
         session.trace.listeners.op.remove(probe.op_seen)
+        session.trace.listeners.made.remove(probe.op_made)
 
     return undo
