@@ -167,14 +167,24 @@ class TrainCheck:
 
 
 def _findings(failed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Named by relation and digest of the invariant, so that two runs can be compared."""
     for record in failed:
         invariant = record.get("invariant", record)
-        same = hashlib.sha256(json.dumps(invariant, sort_keys=True).encode()).hexdigest()[:8]
         text = invariant.get("text_description") or ""
-        yield dict(
-            rule=f"{invariant.get('relation', 'invariant')}:{same}", severity="warning", lines=[], message=text[:200]
-        )
+        yield dict(rule=name_of(invariant), severity="warning", lines=[], message=text[:200])
+
+
+def name_of(invariant: dict[str, Any]) -> str:
+    """Relation and digest of an invariant, so that two runs can be compared: its sets are written in any order."""
+    digest = hashlib.sha256(json.dumps(_ordered(invariant), sort_keys=True).encode()).hexdigest()
+    return f"{invariant.get('relation', 'invariant')}:{digest[:8]}"
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _ordered(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return sorted((_ordered(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))
+    return value
 
 
 def _error_in(output: str) -> str:

@@ -224,6 +224,16 @@ def test_a_faulty_program_is_compared_with_a_second_run_of_its_reference(
     assert {r["broke"] for r in results.values()} == {""}
 
 
+def test_an_invariant_is_the_same_in_whatever_order_its_sets_are_written() -> None:
+    def invariant(*values: str, relation: str = "APIContainRelation") -> dict[str, Any]:
+        return dict(relation=relation, precondition=dict(clauses=[dict(prop="stage", values=list(values))]))
+
+    one = traincheck.name_of(invariant("training", "testing"))
+    assert one == traincheck.name_of(invariant("testing", "training"))
+    assert one.startswith("APIContainRelation:")
+    assert one != traincheck.name_of(invariant("testing"))
+
+
 def test_a_command_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     folder, scripts = tmp_path / "programs", tmp_path / "bin"
     folder.mkdir()
