@@ -107,6 +107,7 @@ def test_split_and_leaks(digits: Path, tmp_path: Path) -> None:
     assert "leak +0.0" in text
     assert "no leak found: train" in text
     text = run("leaks", target, "--features", digits)[1]
+    assert "this split keeps 28 groups whole" in text
     assert "looked at: pixels, label\n" in text  # not the group, which would be kinship by its number
     code, text = run("split", digits, "--group", "block", "--id", "label", "-o", tmp_path / "o.json")
     assert code == 2

@@ -31,7 +31,7 @@ except ModuleNotFoundError as cause:
     if cause.name != "safetensors":
         raise
     raise ModuleNotFoundError(
-        "gradledger.train keeps checkpoints in safetensors, which is not installed. Next: pip install 'gradledger[data]'",
+        "gradledger.train keeps checkpoints in safetensors, which is missing. Next: pip install 'gradledger[data]'",
         name="safetensors",
     ) from cause
 

@@ -194,6 +194,9 @@ def leaks(
         for text in problems:
             _say(f"leak: {text}")
         if not problems:
+            held = len(set(kept.groups))
+            if features and bursts.found:
+                _say(f"this split keeps {many(held, 'group')} whole; --target shows what a random one would pretend")
             counts = ", ".join(f"{side} {count}" for side, count in kept.counts().items())
             _say(f"no leak found: {counts}")
         document.update(problems=problems)
