@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gradledger.core.checkpoints import candidates, complaint
 from gradledger.data.groups import content_hash
 from gradledger.data.loader import Loader
 from gradledger.train import RunState, Shadow, checkpoint, seed_all
@@ -230,6 +231,18 @@ def in_pieces(folder: Path) -> str:
     return refused(lambda: RunState(net=net, ranks=True))
 
 
+def a_rank_that_dies(folder: Path) -> Any:
+    """Rank 1 is gone in the middle of its file; rank 0 tells what it saw and what is left."""
+    state = RunState(net=nn.Linear(2, 1), ranks=True, wait_s=20.0)
+    torch.manual_seed(dist.get_rank())
+    state.save(folder / "dies", 1)
+    if dist.get_rank() == 1:
+        checkpoint.write_part = lambda *_: os._exit(0)
+    said = refused(lambda: state.save(folder / "dies", 2))
+    left = {path.name: complaint(path, deep=True) for path in candidates(folder / "dies")}
+    return said, left
+
+
 SCENARIOS = (
     goes_on,
     files,
@@ -256,7 +269,9 @@ def main() -> None:
         except Exception:
             said[scenario.__name__] = {"broke": traceback.format_exc()}
             break
-    (folder / f"{dist.get_rank()}.json").write_text(json.dumps(said))
+    told = folder / f"{dist.get_rank()}.json"
+    told.write_text(json.dumps(said))
+    told.write_text(json.dumps({**said, "a_rank_that_dies": a_rank_that_dies(folder)}))
     os._exit(0)  # a group in which one rank timed out cannot be taken down in order
 
 

@@ -121,6 +121,14 @@ def test_a_call_on_one_rank_only_is_an_error_and_no_endless_wait(folder: Path) -
     assert "not under `if rank == 0`" in said
 
 
+def test_a_rank_that_dies_while_saving_costs_nothing(folder: Path) -> None:
+    said, left = json.loads((folder / "0.json").read_text())["a_rank_that_dies"]
+    assert said.startswith("RanksError")
+    assert "look for a rank that has died" in said
+    assert left == {"step-000000000001": None}
+    assert "a_rank_that_dies" not in json.loads((folder / "1.json").read_text())
+
+
 def test_one_process_is_not_two(folder: Path, tmp_path: Path) -> None:
     state = RunState(net=nn.Linear(4, 1))
     with pytest.raises(ResumeError, match="saved by all ranks together"):
