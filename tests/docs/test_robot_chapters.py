@@ -66,9 +66,9 @@ def test_the_sketch_for_elpv_dataset_makes_a_folder_that_is_learned_from(tmp_pat
     assert not sketch.runs  # there is nothing of it in a clone
     run(sketch, tmp_path)
     config = {
-        "data": str(tmp_path / "runs" / "elpv_crops"), "target": "defect_probability", "bursts": 0, "frames": 0, "net": "conv",
-        "split": "burst", "light": "recorded", "augment": False, "labels": "measured", "epochs": 4, "interrupt": False,
-        "risk": 0.1, "alpha": 0.1,
+        "data": str(tmp_path / "runs" / "elpv_crops"), "target": "defect_probability", "bursts": 0, "frames": 0,
+        "net": "conv", "split": "burst", "light": "recorded", "augment": False, "labels": "measured", "epochs": 4,
+        "interrupt": False, "risk": 0.1, "alpha": 0.1,
     }  # fmt: skip
     data = _seal_data.load(*_seal_data.named(config))
     _seal_data.require_enough(data)
