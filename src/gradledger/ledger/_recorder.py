@@ -397,14 +397,21 @@ class Recorder:
         watched in full for ever; and briefly one in as many iterations as the late samples are apart.  With other
         `modes` (of what is trained) than before the line counts as a new one.
         """
-        key = (*_site.here(1).key(), modes)
+        self.watch_calls(self.phase_calls((*_site.here(1).key(), modes)))
+
+    def phase_calls(self, key: tuple[object, ...]) -> int:
+        """Count one more change of phase, told apart by `key`; how many calls after it are to be watched in full."""
         seen, last = self._phases.get(key, (0, 0))
         seen += 1
         often = seen <= 8 or seen & (seen - 1) == 0
         due = often or self.iteration - last >= 5 * SAMPLE_EVERY
         self._phases[key] = (seen, self.iteration if due else last)
-        if due:
-            self._phase_calls_left = max(self._phase_calls_left, PHASE_CALLS if often else LATE_CALLS)
+        return PHASE_CALLS if often else LATE_CALLS if due else 0
+
+    def watch_calls(self, count: int) -> None:
+        """Watch the next calls in full, so many at least."""
+        if count > self._phase_calls_left:
+            self._phase_calls_left = count
             self._settle()
 
     def call_done(self) -> None:

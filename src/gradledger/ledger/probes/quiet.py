@@ -8,6 +8,7 @@ loader are: more rarely the longer a line repeats, at once when the modes at a l
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,17 +21,28 @@ from gradledger.ledger._session import Session
 _BLOCKS = (torch.no_grad, torch.inference_mode)
 
 
+def _place(frame: FrameType) -> tuple[str, int, int]:
+    """The instruction that runs.  Code objects themselves make slow keys: they are hashed by their contents."""
+    code = frame.f_code
+    return code.co_filename, code.co_firstlineno, frame.f_lasti
+
+
 def install(session: Session) -> Undo:
     """Watch the beginning of the blocks; as decorators they come by the same way."""
     recorder = session.recorder
     moody = recorder.part(Moody)
+    due = [0]  # calls to be watched from here on
 
     def skip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if not recorder.backwards or session.trace.optimizer_running:
+        """Programs may enter such a block in every iteration: what is not due costs next to nothing."""
+        if not recorder.backwards or session.trace.optimizer_running or not recorder.enabled:
             return True  # nothing is trained yet, or it is the optimizer's own arithmetic
-        return is_ours(sys._getframe(2).f_code)
+        frame = sys._getframe(2)
+        above = frame.f_back or frame  # of a decorated function, whose block begins in torch: who called it
+        due[0] = recorder.phase_calls((_place(frame), _place(above), moody.modes()))
+        return not due[0] or is_ours(frame.f_code)
 
     def begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        recorder.new_phase(moody.modes())
+        recorder.watch_calls(due[0])
 
     return together(*(observe(recorder, block, "__enter__", before=begins, skip=skip) for block in _BLOCKS))
