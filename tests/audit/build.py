@@ -80,6 +80,8 @@ class Run:
         self._seq += 1
         event = cls(seq=self._seq, iteration=self.iteration, site=site, **values)
         self.events.append(event)
+        if isinstance(event, ev.GroupAdded):
+            self._held[event.optimizer] += event.group.tensors
         return event
 
     def new(self, kind: str) -> int:

@@ -156,6 +156,18 @@ def test_added_groups_are_held_too() -> None:
     assert world.optimizer(optimizer).tensors[late.tensors[0]] == 1
 
 
+def test_a_step_tells_what_a_group_that_was_edited_by_hand_holds() -> None:
+    run = Run()
+    old, new = run.module("old", line=3), run.module("new", line=6)
+    opt = run.optimizer(old, line=4)
+    run.step(opt, line=5)
+    lives = (ev.Life((old.tensors[1],), "none", ()), ev.Life(new.tensors, "filled", ()))
+    run.emit(ev.Step, at(8), optimizer=opt, index=1, lives=lives)
+    world = world_of(run)
+    assert [world.holders(t) for t in (*old.tensors, *new.tensors)] == [[], [opt], [opt], [opt]]
+    assert set(world.optimizer(opt).tensors) == {old.tensors[1], *new.tensors}
+
+
 def test_frozen_now() -> None:
     run = Run()
     net = run.module("net", 1)

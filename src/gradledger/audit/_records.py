@@ -72,7 +72,8 @@ class TensorInfo:
 
 @dataclass(slots=True)
 class OptimizerInfo:
-    """An optimizer.  `tensors`: tensor id -> index of its group, in order; `steps`: steps that were seen to begin."""
+    """An optimizer.  `tensors`: tensor id -> index of its group, in order; `steps`: steps that were seen to begin;
+    `held`: the tensors that the latest one worked on, as its event has them."""
 
     ident: int
     cls: str = "optimizer"
@@ -84,6 +85,7 @@ class OptimizerInfo:
     made_seq: int = 0
     first_step: ev.Step | None = None
     last_step: ev.Step | None = None
+    held: tuple[tuple[int, ...], ...] = ()
 
     @property
     def short_cls(self) -> str:

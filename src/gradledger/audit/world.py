@@ -365,11 +365,29 @@ class World:
             if info.ident not in holders:
                 holders.append(info.ident)
 
+    def _regroup(self, info: OptimizerInfo, now: set[int]) -> None:
+        """What a step works on is what its optimizer holds: a program may have edited the lists of its groups by hand,
+        as those do that replace a layer, or grow and prune what they fit."""
+        new, gone = now - info.tensors.keys(), info.tensors.keys() - now
+        place = next((info.tensors[t] for t in gone), max(len(info.groups) - 1, 0))
+        for tensor in gone:
+            del info.tensors[tensor]
+            self._holders[tensor].remove(info.ident)
+            if not self._holders[tensor]:
+                del self._holders[tensor]
+        for tensor in new:
+            info.tensors[tensor] = place
+            self._holders.setdefault(tensor, []).append(info.ident)
+
     def _step(self, event: ev.Step) -> None:
         info = self.optimizers.setdefault(event.optimizer, OptimizerInfo(event.optimizer))
         info.steps = max(info.steps + 1, event.index + 1)
         info.first_step = info.first_step or event
         info.last_step = event
+        held = tuple(life.tensors for life in event.lives)
+        if held and held != info.held:
+            info.held = held
+            self._regroup(info, {t for tensors in held for t in tensors})
         used: set[int] = set()
         for life in event.lives:
             fills = life.fills

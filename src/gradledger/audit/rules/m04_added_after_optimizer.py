@@ -12,7 +12,8 @@ Registered parameters that reverse passes fill and no optimizer holds, and that 
 optimizer over the rest of that model was built.
 
 ## Near misses
-- `optimizer.add_param_group` after attaching, or a second optimizer over the new layer.
+- `optimizer.add_param_group` after attaching, a second optimizer over the new layer, or a new tensor put into a group's
+  list by hand (models that grow or are pruned).
 - New layers that are frozen.
 - Target networks and teachers, which are copies and not trained.
 

@@ -100,6 +100,7 @@ class _Probe:
     def _emit_step(self, optimizer: torch.optim.Optimizer, number: int, site: Site, closure: bool) -> None:
         parameters = parameters_of(optimizer)
         lives, lost = self.session.lifecycle.lives(parameters)
+        self.session.held.update(t for life in lives for t in life.tensors)  # groups may have been edited by hand
         if lost:
             self.emit_unseen(lost)
         self.session.before_step(parameters, site)
