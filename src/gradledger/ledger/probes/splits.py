@@ -48,7 +48,7 @@ class _Probe:
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
         self.train_sites: dict[int, Site] = {}
         self.valued: set[tuple[int, ...]] = set()  # tables whose values were compared
-        self.told: dict[tuple[int, str, int], dict[str, Any]] = {}
+        self.told: dict[tuple[int, str, int, int, int], dict[str, Any]] = {}
         self.looks = self.roots = 0
 
     # ------------------------------------------------------------------ what is given to calls
@@ -108,7 +108,7 @@ class _Probe:
         self._withdraw(part.space, rows)
 
     def _evaluated(self, held: Held) -> None:
-        part = held.part
+        part = whole = held.part
         if held.rows is None and part.whole:
             return
         if part.whole and np.size(held.rows) < len(part.rows):
@@ -116,7 +116,9 @@ class _Probe:
         if not part.evaluated:
             part.evaluated = True
             self._compare(part, held.fitted)
-            if part.whole and part.space not in self.trained:
+            known = part is not whole and whole.evaluated
+            if whole.whole and whole.space not in self.trained and not known:
+                whole.evaluated = True  # batch by batch, perhaps
                 self._tables()
 
     # ------------------------------------------------------------------ comparing
@@ -127,8 +129,8 @@ class _Probe:
         tensor = part.tensor() if part.tensor is not None else None
         own = self.rows.of(tensor) if tensor is not None else None
         fitted = fitted | (own.fitted if own is not None else frozenset())
-        key = (part.space, part.site.file, part.site.line)
-        told = self.told.get(key)
+        key = (part.space, part.site.file, part.site.line, len(part.rows), int(part.rows[0]))  # a line may make several
+        told, trained = self.told.get(key), self.trained.get(part.space)
         if told is None:
             if self.looks >= PAIRS:
                 return
@@ -140,7 +142,6 @@ class _Probe:
                 "trained": False,
                 "fit": set(),
             }
-            trained = self.trained.get(part.space)
             if trained is not None and not part.whole:
                 told["events"] += self._rows_of(part, trained)
         if any(values.get("how") == "same" for _, _, values in told["events"]):
@@ -150,6 +151,9 @@ class _Probe:
         told["fit"] |= fitted
         told["events"] += added
         later = part.evaluated and not told["evaluated"]
+        if later and trained is not None and not part.whole:  # more has been trained on since
+            others = [e for e in told["events"] if e[0] is not RowsShared]
+            told["events"] = [*others, *self._rows_of(part, trained)]
         told["evaluated"] |= part.evaluated
         self._tell(told, None if later else added or (told["events"] if not told["fit"] - fitted else []))
 
