@@ -77,6 +77,82 @@ def _unpacked(node: ast.AST) -> list[ast.expr]:
 
 
 @dataclass(frozen=True, slots=True)
+class Backwards:
+    """A loop that runs back through time and carries a discounted sum, and is given a flag of terminal states that it
+    never reads.  `line`: where the sum is carried on."""
+
+    loop: int
+    line: int
+    flag: str
+    flag_line: int
+
+
+def carried_through(file: str, line: int) -> Backwards | None:
+    """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
+    tree = parsed(file)
+    if tree is None:
+        return None
+    scope = _scope(tree, line)
+    called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for function in functions:
+        if function is scope or function.name in called:
+            found = _carries(function)
+            if found is not None:
+                return found
+    return None
+
+
+def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | None:
+    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and _back_in_time(n.iter)]
+    if len(loops) != 1:
+        return None
+    loop = loops[0]
+    body = [n for part in loop.body for n in ast.walk(part)]
+    carried = next((n.lineno for n in body if isinstance(n, ast.Assign) and _discounts_itself(n)), None)
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    given = {a.arg: a.lineno for a in arguments}
+    given |= {n.id: n.lineno for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    flags = {name: at for name, at in given.items() if len(name) > 1 and _FLAG.match(name)}
+    walked = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    if walked & flags.keys():  # `for r, d in zip(rewards, dones)`: one of its letters is the flag
+        flags |= {name: at for name, at in given.items() if _FLAG.match(name)}
+    heads = {id(n) for n in ast.walk(loop.iter)}
+    read = {
+        last_name(n)
+        for n in ast.walk(function)
+        if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Load)
+        if id(n) not in heads
+    }
+    if carried is None or not flags or any(_FLAG.match(name) for name in read):
+        return None
+    flag = next(iter(flags))
+    return Backwards(loop.lineno, carried, flag, flags[flag])
+
+
+def _back_in_time(over: ast.expr) -> bool:
+    """`reversed(...)`, `x[::-1]` or `range(n - 1, -1, -1)` somewhere in what a loop walks."""
+    for node in ast.walk(over):
+        if isinstance(node, ast.Call) and last_name(node.func) == "reversed":
+            return True
+        step = node.step if isinstance(node, ast.Slice) else None
+        if isinstance(node, ast.Call) and last_name(node.func) == "range" and len(node.args) == 3:
+            step = node.args[2]
+        if isinstance(step, ast.UnaryOp) and isinstance(step.op, ast.USub):
+            return True
+    return False
+
+
+def _discounts_itself(node: ast.Assign) -> bool:
+    """`run = delta + gamma * lam * run`"""
+    if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+        return False
+    name = node.targets[0].id
+    products = [n for n in ast.walk(node.value) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    return any(isinstance(m, ast.Name) and m.id == name for n in products for m in ast.walk(n))
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept."""
 

@@ -13,6 +13,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 
 - when no mask multiplies that value, although the code around the target is given a flag of terminal states that it
   never reads;
+- when the target comes from a loop that runs back through time and carries a discounted sum (advantages, returns), and
+  this loop is given such a flag and never reads it;
 - when a mask does, and the flag is `terminated or truncated`, kept in the memory, where neither of the two is used for
   anything else.
 
@@ -52,9 +54,11 @@ _ENDLESS = re.compile(r"Pendulum-v|HalfCheetah|Swimmer|Reacher|Pusher")
 
 @dataclass(slots=True)
 class State:
-    """Bootstrap targets by line: the first comparison and the operand."""
+    """Bootstrap targets by line: the first comparison and the operand.  `fixed`: all targets without a graph
+    and without a mask."""
 
     targets: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
+    fixed: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -67,6 +71,8 @@ def update(state: State, event: Event, world: World) -> None:
     for operand in (event.left, event.right):
         if operand.bootstrap and operand.site.file and len(state.targets) < KEPT:
             state.targets.setdefault(operand.site.key(), (event, operand))
+        if not operand.has_graph and not operand.masked and operand.site.file and len(state.fixed) < KEPT:
+            state.fixed.setdefault(operand.site.key(), (event, operand))
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -75,7 +81,32 @@ def finish(state: State, world: World) -> list[Finding]:
         finding = _limit(event, operand) if operand.masked else _unmasked(event, operand)
         if finding is not None:
             found.append(finding)
+    if not found:
+        carried = (_carried(event, operand) for event, operand in state.fixed.values())
+        found += [finding for finding in carried if finding is not None][:1]
     return found
+
+
+def _carried(event: Comparison, operand: Operand) -> Finding | None:
+    site = operand.site
+    if _ENDLESS.search("\n".join(source_lines(site.file))):
+        return None
+    loop = _terminals.carried_through(site.file, site.line)
+    if loop is None:
+        return None
+    at = Site(site.file, loop.line, "")
+    return Finding(
+        "R1",
+        "error",
+        at,
+        f"the sum that line {site.line} learns from is carried back here from step to step, also from a new episode "
+        f"into the one before it: `{loop.flag}` (line {loop.flag_line}) is given and never read.",
+        f"multiply what is carried, and the bootstrapped value, by (1 - {loop.flag})",
+        related=distinct(at, (Site(site.file, loop.loop, ""), Site(site.file, loop.flag_line, ""), site, event.site)),
+        evidence={"flag": loop.flag, "masked": False},
+        confidence="likely",
+        iteration=event.iteration,
+    )
 
 
 def _unmasked(event: Comparison, operand: Operand) -> Finding | None:
@@ -120,4 +151,4 @@ def _limit(event: Comparison, operand: Operand) -> Finding | None:
 
 
 def not_checked(state: State, world: World) -> str | None:
-    return None if state.targets else "no loss had a bootstrapped target"
+    return None if state.targets or state.fixed else "no loss had a bootstrapped target"
