@@ -112,6 +112,17 @@ def test_stored_as_published(whole: Path) -> None:
     }
 
 
+def test_the_same_frames_are_the_same_bytes(tmp_path: Path) -> None:
+    seen = set()
+    for _ in range(150):
+        encoder = Encoder(tmp_path / "film.mp4", FPS, 16, 32)
+        encoder.add(MOVING)
+        encoder.close()
+        look(tmp_path / "film.mp4", FPS)  # leaves its own numbers in the memory that the next one gets
+        seen.add(content_hash((tmp_path / "film.mp4").read_bytes()))
+    assert len(seen) == 1
+
+
 def test_pictures_go_through_the_loader(whole: Path) -> None:
     def run(workers: int) -> list[str]:
         loader = Loader(open_folder(whole), batch_size=8, rng_seed=0, randomness="none", num_workers=workers)
@@ -217,7 +228,7 @@ def test_a_frozen_camera_is_not_a_scene_that_stands_still(tmp_path: Path) -> Non
         encoder = Encoder(path, FPS, 96, 128)
         encoder.add(np.clip(frames, 0, 255).astype(np.uint8))
         encoder.close()
-        return look(path)
+        return look(path, FPS)
 
     for noise in (0.5, 2.0, 4.0):
         shots = scene + noise * rng.normal(size=(25, *scene.shape))

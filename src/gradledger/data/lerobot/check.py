@@ -328,7 +328,7 @@ def _spans(name: str, key: str, rows: list[dict[str, Any]], fps: float) -> Itera
 
 def _film(name: str, path: Path, key: str, rows: list[dict[str, Any]], info: Info) -> Iterator[str]:
     try:
-        seen = video.look(path)
+        seen = video.look(path, info.fps)
     except LeRobotError as error:
         yield f"{name}: {error.got}"
         return
