@@ -24,7 +24,7 @@ from gradledger.evidence.record import Attempt, TrialRecord
 
 SEEDS = 12  # columns of the table of every seed; with more seeds, trials.jsonl has them
 CURVES = 12  # drawn at most
-SHORT = 6  # letters of a cell that is never broken: an id, a count
+SHORT = 14  # letters of a cell that is never broken: an id, a count, a verdict
 PICTURES = 2 * 2**20  # bytes of pictures that the page takes in; the page stays below 3 MB
 DOCUMENTS = ("slices", "worst", "latency", "rejections")
 SIGNS = {"supported": "✓", "refuted": "✕", "inconclusive": "?"}
@@ -375,7 +375,7 @@ h1{font-size:1.6rem;margin:24px 0 4px;overflow-wrap:anywhere}h2{font-size:1.15re
 section{background:var(--panel);border:1px solid var(--rule);border-radius:10px;padding:16px;margin:0 0 14px}
 .note,footer{color:var(--muted);font-size:.875rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:var(--muted);font-weight:600}
-@media(min-width:761px){th,td:first-child,.s{white-space:nowrap}}img{max-width:100%;height:auto;background:#fff}
+@media(min-width:761px){th,.s{white-space:nowrap}section{overflow-x:auto}}img{max-width:100%;height:auto;background:#fff}
 th,td{border-bottom:1px solid var(--rule);padding:5px 12px 5px 0;vertical-align:top;overflow-wrap:anywhere}
 @media(max-width:760px){thead{position:absolute;left:-9999px}tr{display:block;padding:8px 0;
 border-bottom:1px solid var(--rule)}td{display:block;border:0;padding:1px 0}
