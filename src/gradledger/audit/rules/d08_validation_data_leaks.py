@@ -98,7 +98,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found + [_same(event) for event in state.same.values() if _is_leak(event, state)]
+    return found + [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
 
 
 def _is_leak(event: RowsShared, state: State) -> bool:
@@ -108,7 +108,8 @@ def _is_leak(event: RowsShared, state: State) -> bool:
     return named and not state.apart and event.shared >= 0.1 and event.held < event.rows
 
 
-def _same(event: RowsShared) -> Finding:
+def _same(event: RowsShared, world: World) -> Finding:
+    loaders = [info.made.site for info in world.loaders.values() if info.made.shuffled]  # what training reads
     return Finding(
         "D8",
         "error",
@@ -116,7 +117,7 @@ def _same(event: RowsShared) -> Finding:
         f"{event.shared:.0%} of the {event.held} rows held out here are among the {event.rows} rows that are trained "
         "on: the validation asks for what was learned by heart.",
         "take the validation rows out of the training rows",
-        related=distinct(event.site, (*lines_that_split(event.site)[:2], event.train_site)),
+        related=distinct(event.site, (*lines_that_split(event.site)[:2], event.train_site, *loaders[:3])),
         evidence={"held_out": event.held, "trained_on": event.shared, "rows_trained_on": event.rows},
         confidence="likely",
         iteration=event.iteration,
