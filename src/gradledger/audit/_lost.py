@@ -13,7 +13,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from gradledger.audit._cycle import Path, fresh, has_gradient, path_of
-from gradledger.audit.world import World
+from gradledger.audit.world import BACKWARDS_KEPT, World
 from gradledger.core import events as ev
 from gradledger.core.site import Site
 
@@ -108,6 +108,9 @@ def update(state: State, event: ev.Event, world: World) -> None:
         if event.method == "backward":
             state.recent.append(event)
             _filled(state, event, world)
+            # who used a pass is forgotten at some age; decided later, every pass would seem to be used by nobody
+            while state.undecided and event.backward - state.undecided[0].losses[0].backward > BACKWARDS_KEPT:
+                _decide(state, state.undecided.popleft(), world)
     elif isinstance(event, ev.GradientsRead):
         _read(state, event, world)
     elif isinstance(event, ev.ModuleCalled):

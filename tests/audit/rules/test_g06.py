@@ -94,3 +94,22 @@ def test_a_leftover_of_the_epoch_is_not_this() -> None:
                 run.step(opt, line=10)
                 run.zero_grad(opt, line=11)
     assert judge(g06, run) == []
+
+
+def test_who_used_a_pass_is_asked_before_it_is_forgotten() -> None:
+    """An actor's loss leaves gradients in the critic, which are cleared there; in a long run with three optimizers."""
+    run = Run()
+    critic, actor, alpha = (run.module(name, line=1) for name in ("critic", "actor", "alpha"))
+    optimizers = [run.optimizer(net, line=2) for net in (critic, actor, alpha)]
+    for _ in range(450):
+        run.zero_grad(optimizers[2], line=3)
+        run.backward(alpha, line=4)
+        run.step(optimizers[2], line=5)
+        run.zero_grad(optimizers[0], line=6)
+        run.backward(critic, line=7)
+        run.step(optimizers[0], line=8)
+        run.zero_grad(optimizers[1], line=9)
+        run.backward(critic, actor, line=10)
+        run.step(optimizers[1], line=11)
+    run.end()
+    assert not judge(g06, run)
