@@ -136,7 +136,7 @@ def test_a_life_lost_on_breakout_ends_the_return_only_where_asked_and_never_the_
             break
     assert len(lost) >= 5
     rows, lanes = lost.T
-    batch = run.replay._gather(rows, lanes)
+    batch = run.replay._gather(rows, lanes, np.ones(len(rows), dtype=np.float32))
     ends = run.replay._terminated | run.replay._truncated | (run.replay._life_lost & asked)
     for k, (row, lane) in enumerate(lost):
         over = [j for j in range(3) if ends[row + j, lane]]

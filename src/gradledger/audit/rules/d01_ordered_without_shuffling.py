@@ -26,7 +26,7 @@ after piece in memory, and given to a module; a table that is shuffled is anothe
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit._loops import calls_at, loops_around, meanings
 from gradledger.audit._phrases import distinct
@@ -83,7 +83,7 @@ def finish(state: State, world: World) -> list[Finding]:
         loops: tuple[Site, ...] = ()
         if loader is None:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
-            loops = tuple(_cut(event.site))
+            site, loops = _cut(event.site)
         found.append(
             Finding(
                 "D1",
@@ -107,16 +107,20 @@ def finish(state: State, world: World) -> list[Finding]:
     return found
 
 
-def _cut(site: Site) -> list[Site]:
-    """The loop around a call, and the lines in it that make what the call is given."""
+def _cut(site: Site) -> tuple[Site, tuple[Site, ...]]:
+    """The line that cuts a piece off for a call, in a loop around it; the loops, and the lines in them that make what
+    the call is given.  Pieces of other arrays than torch's are met where they are used: then the line before it that
+    slices is meant."""
     names = {n.id for call in calls_at(*site.key()) for n in ast.walk(call) if isinstance(n, ast.Name)}
-    found = []
+    found: list[Site] = []
+    slicing: list[int] = []
     for loop in loops_around(site)[:2]:
         found.append(Site(loop.file, loop.line, ""))
         made = [node for name in names for node in meanings(loop.file, name)]
-        inside = {node.lineno for node in made if loop.line < node.lineno < site.line and loop.file == site.file}
-        found += [Site(loop.file, line, "") for line in sorted(inside)]
-    return found
+        inside = [node for node in made if loop.line < node.lineno < site.line and loop.file == site.file]
+        found += [Site(loop.file, line, "") for line in sorted({node.lineno for node in inside})]
+        slicing += [node.lineno for node in inside if any(isinstance(part, ast.Slice) for part in ast.walk(node))]
+    return replace(site, line=max(slicing)) if slicing else site, tuple(found)
 
 
 def not_checked(state: State, world: World) -> str | None:

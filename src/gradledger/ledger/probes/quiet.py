@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from gradledger.ledger._frames import is_ours
 from gradledger.ledger._moody import Moody
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
+from gradledger.ledger._site import is_user_code
 
 _BLOCKS = (torch.no_grad, torch.inference_mode)
+_DECORATED = "decorate_context"  # in torch: what a function becomes that has such a block as decorator
 
 
 def _place(frame: FrameType) -> tuple[str, int, int]:
@@ -39,8 +40,11 @@ def install(session: Session) -> Undo:
             return True  # nothing is trained yet, or it is the optimizer's own arithmetic
         frame = sys._getframe(2)
         above = frame.f_back or frame  # of a decorated function, whose block begins in torch: who called it
+        begun = above if frame.f_code.co_name == _DECORATED else frame
+        if not is_user_code(begun.f_code):
+            return True  # torch's own, as when it clips: no evaluation
         due[0] = recorder.phase_calls((_place(frame), _place(above), moody.modes()))
-        return not due[0] or is_ours(frame.f_code)
+        return not due[0]
 
     def begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         recorder.watch_calls(due[0])
