@@ -104,3 +104,22 @@ def seed_of_a_series(config: Mapping[str, Any], rng_seed: int) -> Mapping[str, A
     }
     (folder / "record.json").write_text(json.dumps(record))
     return {"evaluation": float(rng_seed)}
+
+
+# Two arms of `fit`, three seeds, one claim.
+LINE_PLAN = """
+name = "line"
+rng_seeds = [0, 1, 2]
+[arms.fast]
+steps = 8
+lr = 0.2
+[arms.slow]
+steps = 8
+lr = 0.05
+[[hypotheses]]
+id = "H1"
+claim = "the faster arm ends lower"
+quantity = "loss"
+arms = ["slow", "fast"]
+predicate = { kind = "ratio", low = 2.0 }
+"""

@@ -21,22 +21,7 @@ from gradledger.evidence.judge import judge
 from gradledger.evidence.record import TrialRecord, load_arrays, save_arrays
 from gradledger.evidence.runner import run_trials, trials_of
 
-PLAN = """
-name = "line"
-rng_seeds = [0, 1, 2]
-[arms.fast]
-steps = 8
-lr = 0.2
-[arms.slow]
-steps = 8
-lr = 0.05
-[[hypotheses]]
-id = "H1"
-claim = "the faster arm ends lower"
-quantity = "loss"
-arms = ["slow", "fast"]
-predicate = { kind = "ratio", low = 2.0 }
-"""
+PLAN = experiments.LINE_PLAN
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ class Replay:
         rows, lanes = self._draw(size, rng)
         weight = np.ones(size, dtype=np.float32)
         if self._tree and size:
-            drawn = self._tree.values[rows % self.spec.rows * self.spec.lanes + lanes]
+            drawn = self._tree.values[self._leaf(rows, lanes)]
             # The count of transitions and the sum of priorities divide out against the largest weight.
             weight = ((drawn / drawn.min()) ** -correction).astype(np.float32)
         return self._gather(rows, lanes, weight)
@@ -206,7 +206,7 @@ class Replay:
         oldest, newest = self._span()
         here = (rows >= oldest) & (rows <= newest)
         values = (sizes[here] + LEAST_ERROR) ** self.spec.priority
-        self._tree.set(rows[here] % self.spec.rows * self.spec.lanes + lanes[here], values)
+        self._tree.set(self._leaf(rows[here], lanes[here]), values)
         self._highest = max([self._highest, *values.tolist()])
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
@@ -254,6 +254,10 @@ class Replay:
 
     def _span(self) -> tuple[int, int]:
         return max(0, self._added - self.spec.rows), self._added - 1
+
+    def _leaf(self, rows: NDArray[np.int64], lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the priorities of (row, lane) lie in the tree, rows counted since the first. (M,) each."""
+        return rows % self.spec.rows * self.spec.lanes + lanes
 
     def _ends(self, at: NDArray[np.int64], lanes: NDArray[np.int64]) -> NDArray[np.bool_]:
         stops = self._terminated[at, lanes]
@@ -306,7 +310,7 @@ class Replay:
                 next_step=f"add at least {self.spec.stack + self.spec.n_step} rows before the first update",
             )
         if self._tree:
-            likely = self._tree.values[(age + oldest) % self.spec.rows * lanes_count + lane]
+            likely = self._tree.values[self._leaf(age + oldest, lane)]
             chosen = rng.choice(len(age), size=len(missing), p=likely / likely.sum())
         else:
             chosen = rng.integers(0, len(age), size=len(missing))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -30,7 +30,7 @@ from gradledger.ledger._recorder import FULL_ITERATIONS, unseen
 from gradledger.ledger._session import Session
 
 MAX_MOVED = 256
-MAX_FRAMES = 60
+MAX_FRAMES = 63  # the innermost two or three are ours
 MAX_MADE = 4096  # operations of one iteration whose results are remembered
 MAX_ELEMENTS = 1 << 22
 EQUAL = 1e-5  # of the sum of all magnitudes
@@ -42,7 +42,6 @@ _DRAWS = frozenset(
      "normal", "normal_", "uniform_", "multinomial", "rrelu", "gumbel_softmax", "exponential_"}
 )  # fmt: skip
 _MODULE = "torch.utils.checkpoint"
-_FUNCTION = "torch.autograd.function"
 _ENGINE = "_engine_run_backward"
 
 
@@ -58,48 +57,44 @@ def _draws(op: Op) -> bool:
     return bool(training) and bool(share)
 
 
+def _stack() -> Iterator[FrameType]:
+    """The frames above, innermost first; ours are among them."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
 def _checkpoint_above() -> tuple[FrameType, bool] | None:
     """The innermost frame of torch's `checkpoint` on the stack, and whether it keeps the random state."""
     module = sys.modules.get(_MODULE)
     if module is None:
         return None
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            return None
+    for frame in _stack():
         code = frame.f_code
         if code.co_name == "checkpoint" and code.co_filename == module.__file__:
             return frame, bool(frame.f_locals.get("preserve", True))
-        frame = frame.f_back
     return None
 
 
 def _function_above() -> bool:
     """Whether an `autograd.Function` of the program is running."""
-    module = sys.modules.get(_FUNCTION)
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(MAX_FRAMES):
-        if frame is None or module is None:
-            return False
+    for frame in _stack():
         if frame.f_code.co_name in ("forward", "backward") and frame.f_code.co_argcount:
             owner = frame.f_locals.get(frame.f_code.co_varnames[0])
             if isinstance(owner, torch.autograd.function.FunctionCtx) and _site.is_user_code(frame.f_code):
                 return True
-        frame = frame.f_back
     return False
 
 
 def _runs_again() -> bool:
     """Whether torch's `checkpoint` runs something a second time."""
     module = sys.modules.get(_MODULE)
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(MAX_FRAMES):
-        if frame is None or module is None:
-            return False
-        if frame.f_code.co_filename == module.__file__:
-            return True
-        frame = frame.f_back
-    return False
+    if module is None:
+        return False
+    return any(frame.f_code.co_filename == module.__file__ for frame in _stack())
 
 
 def _sums(out: torch.Tensor) -> tuple[float, float] | None:
