@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,40 @@ def test_stored_values_that_change_with_each_pass(in_place: bool) -> None:
         event = watch.one(StoredDataChanged)
         assert (event.dataset, event.attribute, event.passes) == ("Stored", "x", 2)
         assert [(r.function, r.file) for r in event.readers] == [("__getitem__", __file__)]
+
+
+class Rows:
+    """A data set that is none of torch's, over rows of somebody else."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return self.x[i].add_(1.0)
+
+
+@pytest.mark.parametrize("kept", ["rows", "copies", "put back", "other rows", "list"])
+def test_a_data_set_made_anew_for_each_pass(kept: str) -> None:
+    """It counts by the values that it finds, whatever object stands above them or at which address they lie."""
+    x = torch.rand(60, 4)
+    was, held = x.clone(), Rows(x)
+    with watching(loaders, fetches) as watch:
+        for _ in range(3):
+            rows: Any = Rows(x) if kept == "rows" else Rows(x.clone()) if kept == "copies" else held
+            if kept == "put back":
+                x.copy_(was)
+            elif kept == "other rows":
+                rows = Rows(torch.rand(60, 4))
+            elif kept == "list":
+                rows = list(x)
+            in_place = (lambda items: torch.stack([i.add_(1.0) for i in items])) if kept == "list" else None
+            for _ in DataLoader(rows, batch_size=5, shuffle=True, collate_fn=in_place):
+                pass
+    found = [(e.dataset, e.attribute) for e in watch.all(StoredDataChanged)]
+    assert found == {"rows": [("Rows", "x")], "list": [("list", "")]}.get(kept, [])
 
 
 @alone

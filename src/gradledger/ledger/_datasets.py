@@ -19,12 +19,25 @@ ATTRIBUTES = 64
 _BLANK = b"blank:"
 
 
+def readable(dataset: Any) -> bool:
+    """Whether it can be looked at what this keeps: a data set, whatever its class, or a list of items."""
+    if isinstance(dataset, (Dataset, list, tuple)):
+        return True
+    plain = isinstance(dataset, (torch.Tensor, np.ndarray)) or not hasattr(dataset, "__dict__")
+    return not plain and hasattr(type(dataset), "__getitem__")
+
+
+def class_of(dataset: Any) -> str:
+    """Its class, so that two of one name in two modules are two."""
+    return f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+
+
 def layers(dataset: Any, index: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
     """(data set, indices in it) of a data set and those that it wraps, outermost first."""
     for _ in range(DEPTH):
         yield dataset, list(index)
         inner = getattr(dataset, "__dict__", {}).get("dataset")
-        if not isinstance(inner, Dataset):
+        if not isinstance(inner, Dataset) and not (isinstance(dataset, Subset) and readable(inner)):
             return
         if isinstance(dataset, Subset):
             index = [int(dataset.indices[i]) for i in index]
@@ -35,6 +48,8 @@ def kept(dataset: Any, index: Sequence[int]) -> dict[tuple[str, str, int], bytes
     """(class, attribute, item) -> digest of the values that stand there now; see `blank`."""
     found: dict[tuple[str, str, int], bytes] = {}
     for layer, items in layers(dataset, index):
+        if isinstance(layer, (list, tuple)):
+            found |= {("list", "", item): d for item in items if item < len(layer) and (d := _of(layer[item]))}
         for name, value in list(getattr(layer, "__dict__", {}).items())[:ATTRIBUTES]:
             for item in items:
                 digest = _digest(value, item)

@@ -10,11 +10,13 @@ normalisation is applied again and again.
 
 ## How it is found
 In the first passes, what a data set keeps for the items of a batch is compared before and after they are fetched.  It
-is reported when the values of stored items changed in two passes.
+is reported when the values of stored items changed in two passes.  A data set that is built anew for each pass counts
+when a pass finds items as an earlier one left them and changes them again: then what lies under it is the same.
 
 ## Near misses
 - Batches changed in place after the loader has stacked them: a copy.
 - Caches, each place of which is filled once, in whichever pass comes to it first; counts that are only written.
+- Fresh copies for each pass, or stored values that are put back before it, and augmented in place.
 - `clone()`, `copy()`, or an operation that makes a new tensor, before the change.
 
 ## Fix
@@ -73,17 +75,22 @@ def finish(state: State, world: World) -> list[Finding]:
                 "D2",
                 "error",
                 site,
-                f"fetching items changes `{event.attribute}` of `{event.dataset}` in place: "
+                f"fetching items changes {_stored(event)} in place: "
                 f"{times(event.items, 'stored item')} looked at had other values afterwards, in {event.passes} passes.",
                 "copy the item first: .clone() of a tensor, .copy() of an array",
                 related=related[:6],
                 evidence={"attribute": event.attribute, "items": event.items, "passes": event.passes},
                 count=event.items,
-                subject=f"{event.dataset}.{event.attribute}",
+                subject=f"{event.dataset}.{event.attribute}".rstrip("."),
                 iteration=event.iteration,
             )
         )
     return found
+
+
+def _stored(event: StoredDataChanged) -> str:
+    """ "`x` of `Frames`"; a plain list of items has no attribute."""
+    return f"`{event.attribute}` of `{event.dataset}`" if event.attribute else f"the items of the {event.dataset}"
 
 
 def _lines(event: StoredDataChanged) -> tuple[list[Site], list[Site]]:
