@@ -180,6 +180,30 @@ def test_missing_and_unexpected_keys() -> None:
         assert len(watch.all(StateLoaded)) == 1
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["non-strict", "mixed into its own state"])
+def test_what_a_filter_drops_is_told_by_the_state_that_was_read(mixed: bool) -> None:
+    with watching() as watch:
+        model = nn.Sequential(OrderedDict(body=nn.Linear(4, 4), head=nn.Linear(4, 2)))
+        state = through_file({k.replace("body", "trunk"): v + 1 for k, v in model.state_dict().items()})
+        fits = {k: v for k, v in state.items() if k in model.state_dict()}
+        model.load_state_dict({**model.state_dict(), **fits} if mixed else fits, strict=mixed)
+        event = watch.one(StateLoaded)
+        stays = ("body.weight", "body.bias")
+        assert (event.kept, event.missing) == ((stays, ()) if mixed else ((), stays))
+        assert event.renamed == (("body.weight", "trunk.weight"), ("body.bias", "trunk.bias"))
+        assert (event.unexpected, event.early) == ((), 2)
+        assert event.left_site.function == "through_file"
+
+
+def test_what_goes_to_another_name_was_not_dropped() -> None:
+    with watching() as watch:
+        pair = nn.ModuleDict({"first": net(), "second": net()})
+        state = through_file({k: torch.randn_like(v) for k, v in net().state_dict().items()})
+        pair.load_state_dict({f"second.{k}": v.clone() for k, v in state.items()}, strict=False)
+        event = watch.one(StateLoaded)
+        assert (event.renamed, len(event.missing)) == ((), 4)
+
+
 # ------------------------------------------------------------------------------------------------ files
 
 

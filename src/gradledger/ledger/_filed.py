@@ -40,7 +40,7 @@ class Filed:
 
     def note(self, value: Any, at: int, site: Site) -> None:
         """One tensor or array of a file."""
-        key = _key(value)
+        key = key_of(value)
         if key is not None:
             self._at.pop(key, None)
             self._at[key] = at, site
@@ -49,13 +49,13 @@ class Filed:
 
     def find(self, tensor: torch.Tensor) -> tuple[int, Site] | None:
         """When and where these values were read from a file."""
-        key = _key(tensor) if self._at else None
+        key = key_of(tensor) if self._at else None
         return self._at.get(key) if key is not None else None
 
 
 def says_something(tensor: torch.Tensor) -> bool:
     """Whether a tensor can be known again by its values."""
-    return _key(tensor) is not None
+    return key_of(tensor) is not None
 
 
 def telling(tensors: Iterable[torch.Tensor], most: int = 16) -> list[torch.Tensor]:
@@ -73,7 +73,7 @@ def of_names(names: list[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _key(value: Any) -> tuple[Any, ...] | None:
+def key_of(value: Any) -> tuple[Any, ...] | None:
     """Shape and some elements, as float32 has them; None for what says nothing (few elements, all of them equal)."""
     if isinstance(value, torch.Tensor):
         if not value.is_floating_point() or not readable(value) or value.numel() < FEWEST:

@@ -2,26 +2,32 @@
 
 ## What it is
 `load_state_dict(state, strict=False)` with a state whose keys are called otherwise than those of the model: a
-`module.` or `_orig_mod.` in front, a part that was renamed, a filter that lets nothing through.  What does not match is
-skipped, without a word.
+`module.` or `_orig_mod.` in front, a part that was renamed, a filter that lets nothing through.  Or the same by a
+filter, with a load that may well be strict: `{k: v for k, v in state.items() if k in own}`, mixed into the model's own
+state by `own.update(...)`.  What does not match is skipped, without a word.
 
 ## Why it matters
 The model keeps its random weights and trains from there.  "Fine-tuning" runs, learns slowly, and nobody notices that
 nothing was loaded.
 
 ## How it is found
-From the keys of each non-strict load: none of them matched (error), or missing keys stand beside unexpected ones whose
-tensors have the same shapes and whose names are the same but for a common beginning (error).  A later load that fills
-the module is taken as the program's own answer, and nothing is said.
+From the keys of each load that gave some tensors nothing new (they are missing, or were given the values they had),
+beside what the state had to offer: as it was read from a file or as the other network has it, before any filter.  None
+of the keys of a non-strict load matched (error), or what stays as it was stands beside keys that were not used, whose
+tensors have the same shapes and whose names are the same but for their beginning (error).  Some of it has to stand
+before what was loaded: nobody means a trained head on a random trunk.  A later load that fills the module is taken as
+the program's own answer, and nothing is said.
 
 ## Near misses
 - A pretrained backbone under a new head: the head's keys are missing, or were left out of the state on purpose.
-- An old head that the new model has not, beside a new one under another name.
+- An old head or decoder that the new model has not, beside a new one of the same shapes under another name.
+- A part that is loaded under the names of the program's own choice, while others stay new.
 - Buffers that a newer version of the model has in addition.
+- Not seen: tensors that are copied one by one (`own[k].copy_(v)`), without `load_state_dict`.
 
 ## Fix
 Rename the keys (`k.removeprefix("module.")`) and load strictly; where something is to stay new, compare
-`missing_keys` and `unexpected_keys` with what is meant.
+`missing_keys` and `unexpected_keys`, or the keys that a filter drops, with what is meant.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ RULE = Rule(
     "C2",
     "keys-skipped-silently",
     "checkpoint",
-    "A non-strict load matched none of the keys it should have, and the model keeps its initial weights.",
+    "A non-strict or filtered load skipped keys it should have used, and the model keeps its initial weights.",
 )
 LISTENS = (StateLoaded, FileTouched)
 KEPT = 512
@@ -73,7 +79,7 @@ def update(state: State, event: Event, world: World) -> None:
 def finish(state: State, world: World) -> list[Finding]:
     found = []
     for load, read_at in state.loads.values():
-        if not load.strict and load.missing:
+        if (not load.strict and load.missing) or load.kept:
             finding = _nothing_matched(load, read_at, world) or _renamed(load, read_at, world)
             if finding is not None:
                 found.append(finding)
@@ -99,15 +105,23 @@ def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
         return None
     (mine, theirs), count = starts.most_common(1)[0]
     prefix = not mine or not theirs  # one name is the other with something in front
-    parts = {m.rpartition(".")[0] for m, u in load.renamed if _starts(m, u) == (mine, theirs)}
-    if count < (2 if prefix else FEW) or (not prefix and len(parts) < 2) or 2 * count < len(load.missing):
+    pairs = [(m, u) for m, u in load.renamed if _starts(m, u) == (mine, theirs)]
+    parts = {m.rpartition(".")[0] for m, _ in pairs}
+    if count < (2 if prefix else FEW) or 2 * count < len(load.missing) + len(load.kept):
         return None
+    if not load.early or (not prefix and len(parts) < 2):
+        return None  # (a new head under a trunk that was loaded)
+    skipped = (
+        "strict=False skips them"
+        if any(u in load.unexpected for _, u in pairs)
+        else "none of them is in what is loaded here, and nothing says so"
+    )
     return _finding(
         load,
-        read_at,
+        load.left_site if load.left_site.file != NOWHERE.file else read_at,
         world,
         f"{times(count, 'tensor')} of this state fit by shape and name but for the beginning (`{theirs}` in the state, "
-        f"`{mine}` in the module, such as {load.renamed[0][1]} for {load.renamed[0][0]}): strict=False skips them, "
+        f"`{mine}` in the module, such as {pairs[0][1]} for {pairs[0][0]}): {skipped}, "
         f"and those parameters keep what they had.",
     )
 
@@ -134,7 +148,12 @@ def _finding(load: StateLoaded, read_at: Site, world: World, message: str) -> Fi
         f"`{name}`: {message}",
         'rename the keys, such as {k.removeprefix("module."): v for k, v in state.items()}, and load with strict=True',
         related=distinct(load.site, (read_at,)),
-        evidence={"matched": load.matched, "missing": list(load.missing[:8]), "unexpected": list(load.unexpected[:8])},
+        evidence={
+            "matched": load.matched,
+            "missing": list(load.missing[:8]),
+            "unexpected": list(load.unexpected[:8]),
+            "kept": list(load.kept[:8]),
+        },
         subject=name,
         iteration=load.iteration,
     )

@@ -81,7 +81,9 @@ class StateLoaded(Event):
     attributes whose values differ between origin and loaded module although all registered tensors agree.  `renamed`:
     (missing, unexpected) keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed
     out by this very module in that iteration, on line `taken_site`, and is its live memory: loading it changes
-    nothing."""
+    nothing.  `kept`: keys that were given the values they had, and that the state which the rest comes from (read at
+    `left_site`) has not under these names; what it has beside is in `renamed`, too.  `early`: how many of `renamed`
+    stand in the module before the last key that was loaded (all, when none was)."""
 
     KIND: ClassVar[str] = "state_loaded"
     owner: str
@@ -96,6 +98,9 @@ class StateLoaded(Event):
     renamed: tuple[tuple[str, str], ...] = ()
     own_since: int | None = None
     taken_site: Site = NOWHERE
+    kept: tuple[str, ...] = ()
+    early: int = 0
+    left_site: Site = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._filed import of_names, telling
 from gradledger.ledger._held import held, values_in
+from gradledger.ledger._offered import Offered
 from gradledger.ledger._often import Often
 from gradledger.ledger._once_loaded import AWAITED, when
 from gradledger.ledger._patch import Undo, observe, together
@@ -39,6 +40,7 @@ class _Probe:
         self.session = session
         self.recorder = session.recorder
         self.states = self.recorder.part(States)
+        self.offered = self.recorder.part(Offered)
         self.often = Often()
         self.reads: dict[tuple[str, int], int] = {}
         self.calls = 0
@@ -58,6 +60,7 @@ class _Probe:
 
     def _note(self, content: Any, site: Site) -> None:
         at = self.states.moment()
+        self.offered.read(content, site, self.recorder.iteration)
         for value in values_in(content):
             if isinstance(value, torch.Tensor):
                 self.states.loaded.note(value, FILE)

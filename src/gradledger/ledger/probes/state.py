@@ -15,6 +15,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._filed import says_something
 from gradledger.ledger._identity import Ref
+from gradledger.ledger._offered import LeftOut, Offered, same_values
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import Registry, tree_tensors
@@ -42,7 +43,6 @@ from gradledger.ledger.probes.copies import Copies, tell, tell_shared
 from gradledger.ledger.probes.modules import know, register_tree
 
 MAX_HANDED = 4096  # iterations whose handing out of a state is remembered
-MAX_KEYS = 2048
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class _Load:
     snapshot: Snapshot | None
     changed: bool | None
     own: dict[str, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    same: set[str] = field(default_factory=set)  # keys whose values the module has already
 
 
 class _Probe:
@@ -64,7 +65,7 @@ class _Probe:
         self.states = self.recorder.part(States)
         self.copies = self.recorder.part(Copies)
         self.often = Often()
-        self.takers: list[int] = []  # modules whose state was taken, latest last
+        self.offered = self.recorder.part(Offered)
         self.handed = Handed()  # a tensor of each state that was handed out: in which iteration
         self.handed_at: dict[int, Site] = {}
 
@@ -76,7 +77,7 @@ class _Probe:
         for tensor in state.values() if isinstance(state, dict) else ():
             if isinstance(tensor, torch.Tensor):
                 self.states.modules.note(tensor, number)
-        self.takers = [*[n for n in self.takers if n != number][-15:], number]
+        self.offered.taken(number, self.recorder.iteration)
         site = _site.here(1)
         self._hand_out(state, site)
         if not self.recorder.detail and self.often.worth_telling(("detail", site.key()), first=2):
@@ -129,6 +130,8 @@ class _Probe:
         load.own = own
         if self.often.worth_telling(("changed", number), first=20):
             load.changed = differs(own, given)
+        if self.often.worth_telling(("same", number), first=4):
+            load.same = same_values(own, given)
         self.copies.captured = []
         return load
 
@@ -164,7 +167,7 @@ class _Probe:
         if snapshot is not None:
             source = self.recorder.modules.get(snapshot.ident) if snapshot.owner == "module" else None
             return _Load("live", source, 1.0, snapshot, None)
-        for taker in reversed(self.takers):
+        for taker in reversed(self.offered.takers):
             source = self.recorder.modules.get(taker)
             if source is not None and taker != number:
                 tau = blend(own, given, tree_tensors(source))
@@ -213,6 +216,7 @@ class _Probe:
             origin = load.snapshot.ident
         missing, unexpected = (tuple(getattr(result, n, ()) or ()) for n in ("missing_keys", "unexpected_keys"))
         since, taken_site = self._own_since(state, own) if source is module else (None, NOWHERE)
+        left = self._left_out(number, load, state, missing, unexpected)
         self.recorder.emit(
             StateLoaded,
             site,
@@ -225,7 +229,10 @@ class _Probe:
             origin="live" if source is not None and load.origin == "unknown" else load.origin,
             origin_ident=origin,
             plain_differ=self._plain_differ(module, source, load),
-            renamed=_renamed(missing, unexpected, own, state),
+            renamed=left.renamed,
+            kept=left.kept[:64],
+            early=left.early,
+            left_site=left.site,
             own_since=since,
             taken_site=taken_site,
         )
@@ -236,6 +243,15 @@ class _Probe:
             for key in own.keys() & theirs.keys():
                 tell_shared(self.session, own[key][1], theirs[key][1], "load_state_dict", site)
         self._tell_copy(module, source, own, set(state), tau, load.changed, captured)
+
+    def _left_out(
+        self, number: int, load: _Load, state: Any, missing: tuple[str, ...], unexpected: tuple[str, ...]
+    ) -> LeftOut:
+        """What the state that was loaded had to offer for the tensors that keep what they had."""
+        if not missing and not load.same:
+            return LeftOut()
+        own, given = load.own, {k: t for k, t in state.items() if isinstance(t, torch.Tensor)}
+        return self.offered.left_out(number, own, given, load.same, missing, unexpected, self.recorder)
 
     def _traced(
         self, captured: list[tuple[torch.Tensor, torch.Tensor, float | None]], load: _Load
@@ -342,34 +358,8 @@ class _Probe:
         for tensor in tensors_in(content):
             self.states.loaded.note(tensor, FILE)
             self.states.filed.note(tensor, at, site)
+        self.offered.read(content, site, self.recorder.iteration)
         self.recorder.emit(FileTouched, method="load", what=contents(content))
-
-
-def _renamed(
-    missing: tuple[str, ...], unexpected: tuple[str, ...], own: dict[str, tuple[str, torch.Tensor]], state: Any
-) -> tuple[tuple[str, str], ...]:
-    """Missing and unexpected keys that belong together: one shape, and names that end alike."""
-    left: dict[str, list[str]] = {}
-    for key in unexpected[:MAX_KEYS]:
-        left.setdefault(key.rpartition(".")[2], []).append(key)
-    found = []
-    for key in missing[:MAX_KEYS]:
-        shape = own[key][1].shape if key in own else None
-        alike = [k for k in left.get(key.rpartition(".")[2], ()) if getattr(state.get(k), "shape", None) == shape]
-        if shape is not None and alike:
-            best = max(alike, key=lambda k: _common_end(k, key))
-            left[key.rpartition(".")[2]].remove(best)
-            found.append((key, best))
-    return tuple(found[:64])
-
-
-def _common_end(a: str, b: str) -> int:
-    count = 0
-    for one, other in zip(reversed(a.split(".")), reversed(b.split(".")), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
 
 
 def install(session: Session) -> Undo:
