@@ -22,7 +22,7 @@ from gradledger.recipes import _dqn_state, dqn_atari
 from gradledger.recipes.dqn_atari import PRESETS, Args, Run, network, train
 from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss, td_target
 from gradledger.sweep import Sweep
-from gradledger.train import CheckpointError, PlainBackward, checkpoint
+from gradledger.train import CheckpointError, PlainBackward, _hashed, checkpoint
 
 CARTPOLE: dict[str, Any] = {
     "preset": "smoke",
@@ -228,7 +228,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(_hashed, "save_file", full)
         told = train(Args(**{**CARTPOLE, "total_steps": 700}, out=tmp_path / "run"))
     assert told["failed_checkpoints"] == 2
     assert "the run goes on" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from torch import nn
 from gradledger.core.checkpoints import candidates, complaint
 from gradledger.data.groups import content_hash
 from gradledger.data.loader import Loader
-from gradledger.train import RunState, Shadow, checkpoint, seed_all
+from gradledger.train import RunState, Shadow, _hashed, checkpoint, seed_all
 
 STEPS, EVERY = 8, 3
 
@@ -161,15 +161,15 @@ def a_rank_that_cannot_write(folder: Path) -> Any:
 def the_first_cannot_write(folder: Path) -> Any:
     program = Program()
     program.state.save(folder / "first", 1)
-    real = checkpoint.save_file
+    real = _hashed.save_file
 
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     if program.rank == 0:
-        checkpoint.save_file = full
+        _hashed.save_file = full
     said = refused(lambda: program.state.save(folder / "first", 2))
-    checkpoint.save_file = real
+    _hashed.save_file = real
     early = refused(lambda: program.state.save(folder / "first", -2))
     left = sorted(path.name for path in (folder / "first").iterdir())
     dist.barrier()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gradledger.core.checkpoints import FORMAT, read_manifest
-from gradledger.train import checkpoint
+from gradledger.train import _hashed, checkpoint
 from gradledger.train.checkpoint import CheckpointError, load, save
 
 
@@ -48,6 +48,54 @@ def test_views_and_shared_storages_are_saved_as_what_they_show(tmp_path: Path) -
     save(tmp_path, 0, given, {})
     back = load(tmp_path).parts["m"]
     assert all(torch.equal(back[name], tensor) for name, tensor in given["m"].items())
+
+
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64")
+INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
+EVERY_DTYPE: list[torch.dtype] = [getattr(torch, name) for name in (*FLOATS, *INTEGERS)]
+
+
+def test_the_hash_out_of_memory_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = torch.randint(0, 2, (48,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    tensors = {f'{k}"\n\x01ü/{dtype}': bits.clone().view(dtype) for k, dtype in enumerate(EVERY_DTYPE)}
+    tensors |= {f"A{dtype}": torch.ones((), dtype=dtype) for dtype in EVERY_DTYPE}
+    tensors |= {"none": torch.zeros(0, 4), "turned": torch.arange(6.0).reshape(2, 3).t(), "𝄞": torch.ones(1)}
+
+    def read_back(path: Path) -> str:
+        assert path.suffix != ".safetensors", "safetensors wrote another head than the one foretold"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr("gradledger.train._hashed.file_digest", read_back)
+    path = save(tmp_path, 1, {"model": tensors, "nothing": {}}, {})
+    for name, told in read_manifest(path)["files"].items():
+        assert told["sha256"] == hashlib.sha256((path / name).read_bytes()).hexdigest()
+    back = load(tmp_path).parts["model"]
+    assert all(torch.equal(back[name].view(torch.uint8), tensor.contiguous().view(torch.uint8))
+               for name, tensor in tensors.items() if tensor.dim())  # fmt: skip
+
+
+def test_a_head_that_was_not_foretold_means_the_file_is_read(tmp_path: Path) -> None:
+    odd = torch.ones(3, dtype=torch.complex64).conj()
+    path = save(tmp_path, 1, {"odd": {"x": odd.resolve_conj(), "e8": torch.ones(4).to(torch.float8_e8m0fnu)}}, {})
+    file = path / "odd.safetensors"
+    assert read_manifest(path)["files"][file.name]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_tensor_that_changes_while_it_is_saved_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = save(tmp_path, 1, parts(1.0), {})
+    given = parts(2.0)
+    write = checkpoint.fsync
+
+    def another_thread(path: Path) -> None:
+        given["model"]["weight"].add_(1)
+        write(path)
+
+    monkeypatch.setattr(checkpoint, "fsync", another_thread)
+    with pytest.raises(CheckpointError, match="another thread wrote while they were being saved: weight"):
+        save(tmp_path, 2, given, {})
+    monkeypatch.undo()
+    assert load(tmp_path).path == kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["LATEST", kept.name]
 
 
 def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
@@ -135,7 +183,7 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path: P
 
 
 WRITERS = [
-    ("the file of weights", checkpoint, "save_file"),
+    ("the file of weights", _hashed, "save_file"),
     ("facts and manifest", Path, "write_text"),
     ("fsync", os, "fsync"),
     ("rename", Path, "rename"),

@@ -26,7 +26,9 @@ import torch
 
 try:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
+
+    from gradledger.train._hashed import ChangedError, save_hashed
 except ModuleNotFoundError as cause:
     if cause.name != "safetensors":
         raise
@@ -115,8 +117,8 @@ def save(
         The new folder. Saving the same step again replaces it.
 
     Raises:
-        CheckpointError: the disk is full, the file system refused, or `facts` is no JSON. What was there before is
-            still there, and what was written of the new one is gone.
+        CheckpointError: the disk is full, the file system refused, another thread wrote a tensor meanwhile, or `facts`
+            is no JSON. What was there before is still there, and what was written of the new one is gone.
     """
     bad = [part for part in parts if not re.fullmatch(r"[A-Za-z0-9_-]+", part)]
     if step < 0 or step >= 10**12 or keep < 1 or bad:
@@ -157,6 +159,14 @@ def save(
         building.rename(final)
         _point(folder, pointer)
         fsync(folder)
+    except ChangedError as cause:
+        _sweep_up(folder)
+        raise CheckpointError(
+            got=f"tensors that another thread wrote while they were being saved: {cause}",
+            wanted="one state of the run",
+            where=f"train.checkpoint.save to {final}",
+            next_step="save between two steps, or hand over copies",
+        ) from cause
     except (OSError, SafetensorError) as cause:
         _sweep_up(folder)
         size = sum(map(_bytes, parts.values()))
@@ -218,10 +228,11 @@ def read(path: Path, *, parts: Callable[[str], bool] = lambda name: True) -> Che
 def write_part(building: Path, part: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """One more part of a checkpoint that another process is writing, on the disk; its entry of the manifest."""
     path = building / f"{part}.safetensors"
-    save_file(_own(tensors), path)
-    path.chmod(_usual_mode(building))
-    fsync(path)
-    return {path.name: {**_told(tensors), "bytes": path.stat().st_size, "sha256": file_digest(path)}}
+    with ThreadPoolExecutor(1, "gradledger-checkpoint") as pool:
+        digest = save_hashed(_own(tensors), path, pool)
+        path.chmod(_usual_mode(building))
+        fsync(path)
+        return {path.name: {**_told(tensors), "bytes": path.stat().st_size, "sha256": digest()}}
 
 
 def _write(
@@ -233,8 +244,8 @@ def _write(
 ) -> Path | None:
     """Every file of a checkpoint, the manifest included, on the disk; gives the file that is to become `LATEST`.
 
-    A file is hashed and fsynced in threads while the next one is written, and nobody waits for one fsync before the
-    next begins: a journalling file system commits those that wait together as one.
+    Tensors are hashed in threads while they are written, files are fsynced while the next one is written, and nobody
+    waits for one fsync before the next begins: a journalling file system commits those that wait together as one.
     """
     files: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(8, "gradledger-checkpoint") as pool:
@@ -242,23 +253,22 @@ def _write(
         path.write_text(facts, encoding="utf-8")
         mode = _usual_mode(building)
         files[path.name] = {}
-        hashed = {path.name: pool.submit(file_digest, path)}
+        hashed: dict[str, Callable[[], str]] = {path.name: pool.submit(file_digest, path).result}
         synced = [pool.submit(fsync, path)]
         # Small ones do not wait behind hashes; of the others the largest is first, since its hash takes longest.
         sizes = {part: _bytes(tensors) for part, tensors in parts.items()}
         for part in sorted(parts, key=lambda part: (sizes[part] > 2**20, -sizes[part])):
             tensors = parts[part]
             path = building / f"{part}.safetensors"
-            save_file(_own(tensors), path)
+            hashed[path.name] = save_hashed(_own(tensors), path, pool)
             path.chmod(mode)
-            synced.append(pool.submit(fsync, path))  # the disk at once, where there are fewer cores than threads
-            hashed[path.name] = pool.submit(file_digest, path)
+            synced.append(pool.submit(fsync, path))
             files[path.name] = _told(tensors)
         pointer = _pointer(building)
         if beside is not None:
             files |= beside.collect(building)
         for name, digest in hashed.items():
-            files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest.result()}
+            files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest()}
         manifest = told | {"files": files}
         manifest["self"] = seal(manifest)
         (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
