@@ -11,15 +11,16 @@ from gradledger.core import events as ev
 
 
 def classify(tensor: int, world: World) -> str:
-    """Code that explains why `tensor` is in no optimizer, or "" when an optimizer holds it.
+    """Code that explains why `tensor` is in no optimizer, or "" when an optimizer holds it, if only by other memory of
+    which it is a part.
 
     M1: a raw tensor kept as attribute of a module; M3: kept in a plain list or dict; M4: attached after the optimizer
     of its model was built; M5: the optimizer holds the parameters of another, discarded model; M7: a parameter unfrozen
     after the optimizer was built; G17: data that was given requires_grad; G12: none of these.
     """
-    if world.holders(tensor):
-        return ""
     info = world.tensor(tensor)
+    if world.holders(tensor) or info.gradient_in_view:
+        return ""
     if info.owners or info.former:
         return _registered(tensor, world)
     attribute = attribute_of(tensor, world)

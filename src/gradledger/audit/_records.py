@@ -43,7 +43,8 @@ class TensorInfo:
     """A followed tensor.  `role`: "parameter", "buffer", "leaf" (free, seen by `LeafSeen`) or "unknown";
     `owners`: current (module, name); `former`: registrations it lost to another tensor; `replaced_by`: that tensor,
     with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any; `unfrozen_seq`: when its
-    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known."""
+    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known; `gradient_in_view`:
+    it moves although no optimizer holds it, and its gradient is a part of other memory."""
 
     ident: int
     role: str = "unknown"
@@ -60,6 +61,7 @@ class TensorInfo:
     unfrozen_site: Site = NOWHERE
     made_iteration: int = 0
     made_seq: int = 0
+    gradient_in_view: bool = False
 
     @property
     def numel(self) -> int:

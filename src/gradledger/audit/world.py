@@ -61,6 +61,7 @@ class World:
             ev.ModuleFreed: self._module_freed,
             ev.ModuleUsed: self._module_used,
             ev.GradFlagSet: self._grad_flag_set,
+            ev.GradientInView: self._gradient_in_view,
             ev.OptimizerMade: self._optimizer_made,
             ev.GroupAdded: self._group_added,
             ev.Step: self._step,
@@ -337,6 +338,10 @@ class World:
     def _grad_flag_set(self, event: ev.GradFlagSet) -> None:
         for tensor in event.tensors:
             self._flagged(self._tensor_record(tensor), event.value, event)
+
+    def _gradient_in_view(self, event: ev.GradientInView) -> None:
+        for tensor in event.tensors:
+            self._tensor_record(tensor).gradient_in_view = True
 
     @staticmethod
     def _flagged(info: TensorInfo, value: bool, event: ev.Event) -> None:

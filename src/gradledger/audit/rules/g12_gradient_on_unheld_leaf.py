@@ -16,6 +16,8 @@ speaks.
 ## Near misses
 - Inputs that need gradients on purpose: penalties, adversarial examples, saliency.  The program reads or clears them.
 - Parameters updated by hand from `.grad`.
+- Parts of a flat parameter: their gradients are views of memory that is cleared and stepped under another name, and
+  their values change.
 - Networks cleared by `model.zero_grad()`, and parameters that an optimizer built later holds.
 
 ## Fix

@@ -79,6 +79,15 @@ class GradientsRead(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientInView(Event):
+    """Leaves that no optimizer holds have values that change, and gradients that are views of other memory, which the
+    program made: what is done to that memory is done to them (a flat parameter, an update by hand)."""
+
+    KIND: ClassVar[str] = "gradient_in_view"
+    tensors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Event):
     """`clip_grad_norm_` / `clip_grad_value_`.  `tensors`: with a gradient; `given`: number of tensors passed in;
     `pending`: backwards whose contributions (not yet consumed) stand in those gradients;
