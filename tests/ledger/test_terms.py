@@ -41,6 +41,38 @@ def test_factors_signs_and_reductions_are_read_from_the_way() -> None:
     assert all(t.has_graph and t.times == 1 and len(t.leaves) == 2 for t in terms.values())
 
 
+@pytest.mark.parametrize("divisor", ["own", "guarded", "same input", "window", "another's", "number of rows"])
+def test_a_masked_sum_is_a_mean_when_its_own_mask_is_counted(divisor: str) -> None:
+    with watching() as w:
+        model, _, _, _ = setup()
+        x = torch.randn(8, 3)
+        window = torch.arange(16).reshape(8, 2) % 3 > 0  # 10 of 16; 5 of the first 4 rows' 8
+        mask = window[:4]
+        each = model(x[:4]).pow(2)
+        count = {
+            "own": mask.sum(),
+            "guarded": mask.sum().clamp(min=1) + 1e-8,
+            "same input": (~mask).logical_not().sum(),
+            "window": window.sum(),
+            "another's": window[4:].sum(),
+            "number of rows": torch.tensor(4.0),
+        }[divisor]
+        (0.5 * ((each * mask).sum() / count)).backward()
+    (term,) = last(w).terms
+    assert (term.reduction, term.elements, term.factor, term.divided) == ("sum", 8, 0.5, True)
+    assert term.own_count == (int(mask.sum()) if divisor in ("own", "guarded", "same input") else 0)
+
+
+@pytest.mark.parametrize("given", [{}, {"ignore_index": 1}])
+def test_targets_that_are_ignored_do_not_count(given: dict[str, int]) -> None:
+    with watching() as w:
+        model, _, x, _ = setup()
+        target = torch.tensor([0, 1, -100, 1, 0] if not given else [0, 1, 0, 1, 0])
+        F.cross_entropy(model(x), target, **given).backward()
+    (term,) = last(w).terms
+    assert (term.reduction, term.elements, term.batch) == ("mean", 3 if given else 4, 5)
+
+
 @pytest.mark.parametrize("spelling", ["sum of a dict", "stack", "+="])
 def test_a_term_that_stands_twice_is_counted_twice(spelling: str) -> None:
     with watching() as w:

@@ -70,16 +70,17 @@ def weight_of(backward: ev.Backward) -> Weight | None:
     if not backward.detailed or not means:
         return None
     largest, factor = max(means, key=lambda pair: pair[1])
-    divided = all(t.divided for t, _ in means)
-    own = round(1 / abs(largest.factor)) if largest.reduction == "sum" else 0
-    return Weight(factor, largest.elements, largest.batch, largest.op, divided and not backward.scaled, own)
+    divided = all(t.divided and not t.own_count for t, _ in means)
+    own = round(1 / abs(largest.factor)) if largest.reduction == "sum" and not largest.own_count else 0
+    elements = largest.own_count or largest.elements
+    return Weight(factor, elements, largest.batch, largest.op, divided and not backward.scaled, own)
 
 
 def _mean_factor(term: ev.Term) -> float | None:
     if not term.has_graph or term.kind != "tensor" or term.elements < 2:
         return None
     factor = abs(term.factor)
-    if term.reduction in ("mean", "batchmean"):
+    if term.reduction in ("mean", "batchmean") or term.own_count:
         return factor
     own = (term.batch, term.elements) if term.reduction == "sum" else ()
     return 1.0 if any(n > 1 and abs(n * factor - 1) < 1e-6 for n in own) else None

@@ -8,6 +8,7 @@ from math import prod
 
 from gradledger.core.events import Cut, Term
 from gradledger.core.site import NOWHERE, Site
+from gradledger.ledger._counts import COUNTED, own_count
 from gradledger.ledger._graph import Walk, leaves_below
 from gradledger.ledger._naming import LOSSES, REDUCTIONS
 from gradledger.ledger._operations import Op, Value, is_ref
@@ -145,6 +146,9 @@ def describe(
             continue
         op = value.op
         reduction, elements, batch, divided = _reduction(trace, value)
+        own = 0
+        if reduction == "sum" and len(part.weights) == 1 and part.weights[0] < 0:
+            own = own_count(trace, value, -part.weights[0], elements, batch)
         leaves: tuple[int, ...] = ()
         if value.graph and walk is not None:
             if value.leaf is not None:
@@ -180,6 +184,7 @@ def describe(
                 bool(part.weights) or divided,
                 penalty,
                 value.node,
+                own,
             )
         )
     return tuple(terms)
@@ -248,7 +253,8 @@ def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool]:
                     else first
                 )
                 shape = counted.shape if counted is not None else ()
-                return reduction, prod(shape), shape[0] if shape else 1, divided
+                elements = int(op.options.get(COUNTED, prod(shape)))
+                return reduction, elements, shape[0] if shape else 1, divided
         if op.name in REDUCTIONS and first is not None and prod(first.shape) != 1:
             return REDUCTIONS[op.name], prod(first.shape), first.shape[0] if first.shape else 1, divided
         if op.name in ("div", "mul") and len(op.ins) == 2:

@@ -13,7 +13,8 @@ the run does not reproduce the one without accumulation.
 At each step the reverse passes that stand unused in the gradient are counted by line.  k of one line, over the same
 tensors, each with a mean as largest term, and the product of plain numbers on the way to it is 1; or it is 1/n for a
 known count n other than k (batches of the loader, rows of the batch); or it is 1/k while element counts in a window
-differ by half or more, window after window.  The multiple equals a known count.
+differ by half or more, window after window.  Targets that the loss ignores do not count, and a masked sum that is
+divided by the sum of its own mask is a mean over what the mask leaves.  The multiple equals a known count.
 
 ## Near misses
 - Division by k anywhere on the way: `(loss / k).backward()`, a factor in the sum, gradients divided before the step.

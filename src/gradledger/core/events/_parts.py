@@ -94,6 +94,8 @@ class Term:
     value depends although no gradient can flow (through `cut`); `cut`: the nearest cut on that way.
     `reduction`: "mean", "sum", "none" or "" (unknown) of the innermost reduction, over `elements` elements with `batch`
     rows; `divided`: it is divided or multiplied by a tensor that is a count or weight without graph (a normalisation).
+    `own_count`: the sum is divided by the number of its own elements that a mask leaves, which makes it a mean over
+    them (0: it is not; `elements` of a mean are those that count).
     `penalty_of_grad`: its value depends on a result of autograd.grad taken without create_graph (site in `cut`).
     """
 
@@ -113,6 +115,7 @@ class Term:
     divided: bool = False
     penalty_of_grad: bool = False
     node: int = 0
+    own_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
