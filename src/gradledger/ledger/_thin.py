@@ -53,7 +53,7 @@ _ALONE = frozenset(
         "file_touched", "non_finite", "graphs_alive", "alias_written", "exhausted_iterator", "statistics_moved",
         "graph_discarded", "broadcast", "target_explained", "padding_counted", "padding_averaged", "rows_shared",
         "fitted_on_all", "sampler_pass", "rank_batch", "rank_parameters", "rank_finding", "worker_draws",
-        "gradient_in_view",
+        "gradient_in_view", "clipped_rescaled",
     }
 )  # fmt: skip
 

@@ -34,6 +34,17 @@ def elements(tensor: torch.Tensor, limit: int = MAX_ELEMENTS) -> tuple[float, ..
     return tuple(float(abs(v)) if isinstance(v, complex) else float(v) for v in values)
 
 
+def number_of(tensors: list[torch.Tensor]) -> float | None:
+    """The value of one tensor of one element; None for any other."""
+    if len(tensors) != 1 or torch._C._functorch.is_functorch_wrapped_tensor(tensors[0]):
+        return None
+    tensor = tensors[0]
+    if not readable(tensor) or tensor.numel() != 1 or tensor.is_complex():
+        return None
+    with torch._C.DisableTorchFunction():
+        return float(tensor.detach().item())
+
+
 def print_of(module: torch.nn.Module) -> tuple[float, ...]:
     """A few elements of a few of the tensors of a tree: equal prints mean that it most likely has not changed.
 

@@ -3,7 +3,7 @@
 ## What it is
 `clip_grad_norm_` or `clip_grad_value_` runs before the gradients are filled, after the step has used them, over other
 parameters than those that are stepped, over an iterator that is already empty, or while the gradients still carry the
-scale of a GradScaler.
+scale of a GradScaler, or one that was put in by hand.
 
 ## Why it matters
 The update that the limit was meant to bound goes through unclipped (or, with a loss scale, almost every update is
@@ -12,10 +12,12 @@ clipped to nothing).  The program says that gradients are bounded, and they are 
 ## How it is found
 Each call is compared with what stands in the gradients at that moment, and with what the next optimizer step uses:
 fills that no step has used yet must be there, in tensors that this step holds.  A finding needs every call (or nearly
-every one) from that line to fail.
+every one) from that line to fail.  A scale by hand is told by two numbers that cancel: the loss was multiplied by it,
+and between the clip and the step all gradients were divided by it.
 
 ## Near misses
 - Clipping per module, some of which have no gradient in some iterations.
+- A limit that is itself multiplied by the scale; gradients averaged after the clip, over a window or over ranks.
 - A norm that is only measured: a limit of infinity.
 - Gradients that the program wrote itself, also those that were clipped in a worker's copy and then moved to the
   network that is stepped.
@@ -30,7 +32,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit import _iterators
+from gradledger.audit import _iterators, _scales
 from gradledger.audit._cycle import optimizer_word
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
@@ -44,7 +46,7 @@ RULE = Rule(
     "optimizers and schedulers",
     "Gradients are clipped before they are filled, after they were used, in other parameters, or while still scaled.",
 )
-LISTENS = (ev.Clip, ev.Step, ev.Backward, ev.ExhaustedIterator)
+LISTENS = (ev.Clip, ev.ClippedRescaled, ev.Step, ev.Backward, ev.ExhaustedIterator)
 LINES_KEPT = 256
 TWICE = 2  # calls that must have come too early or too late
 ENOUGH = 3  # calls that must have touched nothing before parameters are called wrong
@@ -68,7 +70,8 @@ class Open:
 @dataclass(slots=True)
 class Line:
     """Calls from one line by outcome.  A function that clips for several optimizers has a `Line` for each line that
-    calls it; `alone`: it has one caller only; `optimizers`: those whose steps it came before."""
+    calls it; `alone`: it has one caller only; `by_hand`: steps before which gradients were divided by the very number
+    that their loss was multiplied by (`scale`); `optimizers`: those whose steps it came before."""
 
     site: Site
     limit: float
@@ -82,6 +85,7 @@ class Line:
     fill: Site = NOWHERE
     tensors: tuple[int, ...] = ()
     alone: bool = True
+    by_hand: int = 0
     optimizers: set[int] = field(default_factory=set)
 
     def count(self, outcome: str) -> int:
@@ -124,6 +128,8 @@ def update(state: State, event: ev.Event, world: World) -> None:
     elif isinstance(event, ev.Clip):
         if math.isfinite(event.limit):
             _clipped(state, event)
+    elif isinstance(event, ev.ClippedRescaled):
+        _rescaled(state, event, world)
     elif isinstance(event, ev.ExhaustedIterator):
         kept = state.exhausted.setdefault((event.site.file, event.function, event.name), [])
         if len(kept) < 2 and len(state.exhausted) < LINES_KEPT:
@@ -151,6 +157,16 @@ def _clipped(state: State, event: ev.Clip) -> None:
     line.tensors = event.tensors or line.tensors
     if event.total_norm is not None and math.isfinite(event.total_norm):
         line.largest = max(line.largest, event.total_norm)
+
+
+def _rescaled(state: State, event: ev.ClippedRescaled, world: World) -> None:
+    """The gradients of the latest clip from this line were multiplied by one number: did that take a scale out?"""
+    line = next((one for (place, _), one in state.lines.items() if place == event.site.key() and one.open), None)
+    passes = [b for number in event.pending if (b := world.backward(number)) is not None]
+    scale = next((s for b in passes if (s := _scales.scale_of(b, event.factor)) is not None), None)
+    if line is not None and scale is not None and scale > 1:
+        line.by_hand += event.weight
+        line.scale = scale
 
 
 def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
@@ -214,6 +230,15 @@ def _judged(line: Line, state: State, world: World) -> Finding | None:
         )
         fix = f"scaler.unscale_({word}) on the line before {clip}"
         return _finding(line, "error", message, fix, related, evidence, line.count("scaled"))
+    if line.by_hand >= TWICE and line.all_but_few("effective") and not _scales.limit_is_scaled(line.site):
+        evidence |= {"steps_that_divide_after": line.by_hand, "scale": line.scale, "largest_norm_seen": line.largest}
+        message = (
+            f"Gradients are clipped to {limit} while they still carry the factor {number(line.scale)} by which the "
+            f"loss was multiplied: they are divided by it only after the clip, and the limit that acts is "
+            f"{number(line.limit / line.scale) if line.scale else '?'}."
+        )
+        fix = f"divide the gradients by {number(line.scale)} first, then {clip}"
+        return _finding(line, "error", message, fix, related, evidence, line.by_hand)
     if line.all_but_few("after"):
         evidence |= {"calls_after_step": line.count("after")}
         message = (

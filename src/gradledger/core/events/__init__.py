@@ -138,6 +138,9 @@ from gradledger.core.events._optimizers import (
     Clip as Clip,
 )
 from gradledger.core.events._optimizers import (
+    ClippedRescaled as ClippedRescaled,
+)
+from gradledger.core.events._optimizers import (
     GradientInView as GradientInView,
 )
 from gradledger.core.events._optimizers import (

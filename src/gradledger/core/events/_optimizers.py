@@ -107,6 +107,16 @@ class Clip(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedRescaled(Event):
+    """Between the clip at `site` and the step, the program multiplied all of the clipped gradients by one number,
+    `factor` (looked at in detail iterations).  `pending`: of that clip."""
+
+    KIND: ClassVar[str] = "clipped_rescaled"
+    factor: float
+    pending: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerCalled(Event):
     """`GradScaler.scale/unscale_/step/update`.  `skipped`: step was withheld because of non-finite gradients."""
 

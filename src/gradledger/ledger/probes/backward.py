@@ -12,7 +12,7 @@ import torch
 from gradledger.core import passes
 from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _comparisons, _provenance, _site, _terms
+from gradledger.ledger import _comparisons, _provenance, _site, _terms, _values
 from gradledger.ledger._graph import Walk, walk
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._operations import Value
@@ -46,6 +46,7 @@ class _Pass:
     no_grad_site: Site = NOWHERE
     root_op: str = ""
     root_site: Site = NOWHERE
+    seed: float | None = None
     comparisons: list[Callable[[], None]] = field(default_factory=list)
     inputs: list[torch.Tensor] = field(default_factory=list)
 
@@ -152,7 +153,9 @@ class _Probe:
         self.trace.reversing = True
         create = bool(given.get("create_graph"))
         retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
-        return self._begin(method, _list(given.get(roots)), retain, create)
+        one = self._begin(method, _list(given.get(roots)), retain, create)
+        one.seed = _values.number_of(_list(given.get("grad_tensors")))
+        return one
 
     def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> _Pass:
         self.last += 1
@@ -328,6 +331,7 @@ class _Probe:
             "cuts": one.cuts,
             "no_grad_site": one.no_grad_site,
             "scaled": root is not None and self.session.is_scaled(root),
+            "seed": one.seed,
         }
         signature = (
             one.method,

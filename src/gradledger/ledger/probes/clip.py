@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
@@ -11,10 +13,63 @@ import torch
 from torch.nn import utils
 from torch.nn.utils import clip_grad
 
-from gradledger.core.events import Clip
+from gradledger.core.events import Clip, ClippedRescaled
+from gradledger.core.site import Site
 from gradledger.ledger import _site
+from gradledger.ledger._lifecycle import grad_of
 from gradledger.ledger._patch import Undo, together
 from gradledger.ledger._session import Session
+
+GRADIENTS = 8  # of one clip whose norms are kept until the step
+ELEMENTS = 4_000_000  # of one gradient
+UNIFORM = 1e-3  # relative: above, they were not all multiplied by one number
+
+
+@dataclass
+class _Clipped:
+    """The latest clip: its line, the passes that filled what it clipped, norms of some gradients right after it."""
+
+    site: Site
+    pending: tuple[int, ...]
+    norms: dict[int, float]
+
+
+class _Clips:
+    """What becomes of clipped gradients before the step: the part that all wrappers of one session share."""
+
+    def __init__(self) -> None:
+        self.latest: _Clipped | None = None
+
+
+def _remember(session: Session, facts: dict[str, Any], site: Site) -> None:
+    leaves = session.lifecycle.leaves
+    chosen = [t for n in facts["tensors"][:GRADIENTS] if (leaf := leaves.get(n)) and (t := leaf.ref()) is not None]
+    norms = {session.recorder.tensor_id(t): norm for t in chosen if (norm := _norm(t))}
+    session.recorder.part(_Clips).latest = _Clipped(site, facts["pending"], norms) if norms else None
+
+
+def _compare(session: Session, tensors: list[torch.Tensor]) -> None:
+    """A step is about to use the gradients: were they all multiplied by one number since they were clipped?"""
+    clips = session.recorder.part(_Clips)
+    clipped, clips.latest = clips.latest, None
+    if clipped is None or not session.recorder.detail:
+        return
+    numbers = {session.recorder.tensors.find(t): t for t in tensors}
+    ratios = [_norm(numbers[n]) / norm for n, norm in clipped.norms.items() if n in numbers]
+    if not ratios or min(ratios) <= 0 or max(ratios) - min(ratios) > UNIFORM * max(ratios):
+        return
+    factor = sum(ratios) / len(ratios)
+    if abs(factor - 1) > UNIFORM:
+        session.recorder.emit(ClippedRescaled, clipped.site, factor=factor, pending=clipped.pending)
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    """Of a plain dense gradient; 0 when there is none, or none that can be looked at."""
+    grad = grad_of(tensor)
+    if type(grad) is not torch.Tensor or grad.layout is not torch.strided or grad.numel() > ELEMENTS:
+        return 0.0
+    norm = float(torch.linalg.vector_norm(grad.detach(), dtype=torch.float64)) if grad.is_floating_point() else 0.0
+    return norm if math.isfinite(norm) else 0.0
 
 
 def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +102,10 @@ def _wrap(session: Session, name: str, original: Callable[..., Any]) -> Callable
                 norm = float(total.detach()) if isinstance(total, torch.Tensor) and total.device.type == "cpu" else None
                 signature = tuple(bool(v) if k == "pending" else v for k, v in facts.items())
                 values = {"method": name, "total_norm": norm, **facts}
-                recorder.note(Clip, _site.here(1), signature, values, key=("clip", _site.mark(0), count))
+                site = _site.here(1)
+                if recorder.detail and facts["pending"]:
+                    _remember(session, facts, site)
+                recorder.note(Clip, site, signature, values, key=("clip", _site.mark(0), count))
         return result
 
     return wrapper
@@ -85,7 +143,13 @@ def install(session: Session) -> Undo:
             if getattr(module, name, None) is original:
                 setattr(module, name, wrapper)
                 undos.append(functools.partial(_restore, module, name, wrapper, original))
-    return together(*undos)
+
+    def before_step(tensors: list[torch.Tensor], site: Site) -> None:
+        with session.recorder.guard("clip"), torch.no_grad():
+            _compare(session, tensors)
+
+    session.at_step.append(before_step)
+    return together(lambda: session.at_step.remove(before_step), *undos)
 
 
 def _restore(module: Any, name: str, wrapper: Any, original: Any) -> None:
