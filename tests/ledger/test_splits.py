@@ -81,6 +81,10 @@ def test_values_scaled_by_statistics_of_both() -> None:
     spread = (raw - raw.min(0)) / (raw.max(0) - raw.min(0))
     lost = np.argsort(raw[:, 0])
     assert fitted_together(spread[lost[:240]], [spread[lost[240:]]]) == ("scaled to a range", 300)
+    pixels = np.rint(255 * spread) / 255
+    words = np.eye(300)[lost]
+    for given in (pixels, words):
+        assert fitted_together(given[lost[:240]], [given[lost[240:]]]) == ("", 0)
 
 
 def train(x: torch.Tensor, y: torch.Tensor, net: torch.nn.Module, held: torch.Tensor | None = None) -> None:
@@ -105,7 +109,7 @@ def test_a_statistic_is_followed_from_the_table_to_both_calls() -> None:
         x = (raw - middle) * 2.0
         first, last = x[:160], x[160:]
         train(first, first[:, :1], net, last)
-        events = watch.all(FittedOnAll)
+    events = watch.all(FittedOnAll)
     assert {(e.op, e.site.line, e.rows, e.held, e.shared) for e in events} == {("mean", line, 200, 40, 1.0)}
     assert events[-1].evaluated
 
@@ -118,8 +122,8 @@ def test_a_statistic_of_the_training_rows_is_none_of_both() -> None:
         first, last = raw[:160], raw[160:]
         x, held = first - first.mean(0), last - first.mean(0)
         train(x, x[:, :1], net, held)
-        assert watch.all(FittedOnAll) == []
-        assert watch.all(RowsShared) == []
+    assert watch.all(FittedOnAll) == []
+    assert watch.all(RowsShared) == []
 
 
 def test_subsets_that_share_groups_until_the_held_out_one_is_trained_on() -> None:

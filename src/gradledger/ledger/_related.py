@@ -256,10 +256,17 @@ def fitted_together(train: Any, held: list[Any]) -> tuple[str, int]:
         low, high = b.min(0), b.max(0)
         for bottom in (0.0, -1.0):
             if np.allclose(low, bottom, atol=1e-6) and np.allclose(high, 1.0, atol=1e-6):
-                missed = (a.min(0) > bottom + 1e-4) | (a.max(0) < 1.0 - 1e-4)
+                missed = ((a.min(0) > bottom + 1e-4) | (a.max(0) < 1.0 - 1e-4)) & _measured(b)
                 if missed.any():
                     return "scaled to a range", len(both)
     return "", 0
+
+
+def _measured(x: Any) -> Any:
+    """Which columns hold measured values, whose range somebody took.  Truth values, one-hot words and bytes over 255
+    lie between 0 and 1 by what they are.  [columns]"""
+    coded = np.abs(255.0 * x - np.rint(255.0 * x)).max(0) < 1e-3
+    return np.asarray([not c and 4 * len(np.unique(column)) > len(x) for c, column in zip(coded, x.T, strict=True)])
 
 
 def _standard(x: Any, tolerance: float = 2e-5) -> bool:

@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gradledger.core.events import FittedOnAll, RowsShared
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _related, _site
+from gradledger.ledger._answers import Answers
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._naming import FACTORIES
 from gradledger.ledger._operations import Call, Op, Value
@@ -44,6 +45,7 @@ class _Probe:
         self.stores: dict[int, tuple[Any, list[Any]]] = {}  # of a space: values and labels, where no tensor has them
         self.loaders: weakref.WeakKeyDictionary[Any, Held] = weakref.WeakKeyDictionary()
         self.given: dict[int, list[Held]] = {}
+        self.answers = Answers(session.trace, self._evaluated)
         self.trained: dict[int, Any] = {}  # space -> rows
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
         self.train_sites: dict[int, Site] = {}
@@ -75,14 +77,14 @@ class _Probe:
                 self.given.clear()
             self.given[call.number] = found
         else:
-            for held in found:
-                self._evaluated(held)
+            self.answers.asked(call, found)
 
     def root(self, root: torch.Tensor, site: Site) -> None:
         """A reverse pass from `root` is complete: what the calls that it walked were given is trained on."""
         if not self.session.trace.active:
             return
         calls = self.session.trace.calls
+        self.answers.root(root)
         walked = [number for number in self.given if number in calls and calls[number].walked]
         for number in walked:
             for held in self.given.pop(number):
@@ -394,6 +396,7 @@ def install(session: Session) -> Undo:
     session.trace.listeners.made.append(probe.made)
     session.at_call.append(probe.called)
     session.at_root.append(probe.root)
+    session.at_end.append(probe.answers.settle)
 
     def skip(args: Any, kwargs: Any) -> bool:
         return args[0] not in probe.loaders or not session.trace.active
@@ -402,6 +405,7 @@ def install(session: Session) -> Undo:
         session.trace.listeners.made.remove(probe.made)
         session.at_call.remove(probe.called)
         session.at_root.remove(probe.root)
+        session.at_end.remove(probe.answers.settle)
 
     recorder = session.recorder
     return together(
