@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradledger.audit._code import last_name
 from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
 from gradledger.audit._schedules import Schedule
 
@@ -36,9 +37,16 @@ def counts_epochs(schedule: Schedule, name: str) -> bool:
         return False
     for loop in loops[1:]:
         bound = _range_bound(loop.over)
-        if bound is not None and any(same_text(e, bound) or _part_of(bound, e) for e in written[:1]):
+        if bound is not None and any(_same(e, bound) or _part_of(bound, e) for e in written[:1]):
             return True
     return False
+
+
+def _same(expression: ast.expr, bound: ast.expr) -> bool:
+    """`conf.epochs` is `self.conf.epochs`, and what a function was given as `epochs`."""
+    if same_text(expression, bound):
+        return True
+    return bool(last_name(bound)) and last_name(expression) == last_name(bound)
 
 
 def _part_of(bound: ast.expr, expression: ast.expr) -> bool:
@@ -46,7 +54,7 @@ def _part_of(bound: ast.expr, expression: ast.expr) -> bool:
     return (
         isinstance(expression, ast.BinOp)
         and isinstance(expression.op, (ast.FloorDiv, ast.Div, ast.Sub))
-        and same_text(expression.left, bound)
+        and _same(expression.left, bound)
         and isinstance(bound, (ast.Name, ast.Attribute))
     )
 

@@ -30,6 +30,7 @@ LOSSES_KEPT = 128  # between two steps
 UNDECIDED_KEPT = 400
 RECENT_KEPT = 32
 PATHS_KEPT = 4000
+EVENLY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Case:
     last_index: int = -10
     streak: int = 0
     longest: int = 0
+    gap: int = 0
+    even: int = 0
 
 
 @dataclass(slots=True)
@@ -225,7 +228,9 @@ def _decide(state: State, one: _Undecided, world: World) -> None:
     case.forward_between += one.forward_between
     case.streak = case.streak + 1 if one.step.index == case.last_index + 1 else 1
     case.longest = max(case.longest, case.streak)
-    case.last_index = one.step.index
+    gap = one.step.index - case.last_index
+    case.even = case.even + 1 if gap == case.gap else 0
+    case.gap, case.last_index = gap, one.step.index
 
 
 def cases(state: State, world: World) -> list[tuple[int, Watched, Case]]:
@@ -237,9 +242,15 @@ def cases(state: State, world: World) -> list[tuple[int, Watched, Case]]:
         for (_, fill, _), case in watched.cases.items():
             if fill in state.inspected or not case.looked_at:
                 continue
-            if case.longest >= 3 or (case.seen >= 3 and 2 * case.seen >= watched.steps) or _short(case, watched):
+            often = case.seen >= 3 and 2 * case.seen >= watched.steps
+            if case.longest >= 3 or often or _every_so_many(case) or _short(case, watched):
                 found.append((ident, watched, case))
     return found
+
+
+def _every_so_many(case: Case) -> bool:
+    """Empty steps at even distances: the way the program is written, and no answer to a bad value."""
+    return case.empty and case.even >= EVENLY
 
 
 def _short(case: Case, watched: Watched) -> bool:

@@ -18,6 +18,7 @@ from gradledger.core.site import Site
 _WALKS = frozenset({"named_parameters", "parameters"})
 _CHILDREN = frozenset({"named_children", "named_modules"})
 _HELPERS = frozenset(dir(builtins)) | {"re", "fnmatch", "regex"}
+_MADE_OF = frozenset({"compile", "tuple", "list", "set", "frozenset"})  # `re.compile(text)`, `tuple(names)`
 _DEPTH = 3
 
 
@@ -204,6 +205,8 @@ def _literal(value: ast.expr, site: Site, depth: int) -> bool:
         return _filled(value) and not (isinstance(value, ast.Constant) and value.value is False)
     if isinstance(value, ast.JoinedStr):
         return True
+    if isinstance(value, ast.Call) and last_name(value.func) in _MADE_OF and value.args:
+        return _literal(value.args[0], site, depth)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return _literal(value.left, site, depth) or _literal(value.right, site, depth)
     if isinstance(value, (ast.Name, ast.Attribute)) or (isinstance(value, ast.Subscript) and last_name(value)):

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from gradledger.audit._code import last_name, parsed
 
 _FLAG = re.compile(
-    r"(b_|batch_|mb_)?(dones?|d|terminals?|terminated|terminations?|is_terminal|is_done|not_?dones?|non_?terminal|ended)"
+    r"(b_|batch_|mb_)?(dones?|d|terminals?|terminated|terminations?|is_terminal|is_done|not_?dones?|non_?terminal|ended"
+    r"|game_?over|is_last|finished)"
     r"(_?(b|batch|t))?$",
     re.IGNORECASE,
 )
+_CASTS = frozenset({"bool", "float", "int", "or", "torch", "np"})
 _END = re.compile(r"term(inated|ination|inal|s|\b)?", re.IGNORECASE)
 _LIMIT = re.compile(r"trunc|time_?limit|timeout|time_?out", re.IGNORECASE)
 _STORES = frozenset(
@@ -39,12 +41,16 @@ def _scope(tree: ast.Module, line: int) -> ast.AST:
 
 
 def unused_flag(file: str, line: int) -> tuple[str, int] | None:
-    """A flag of terminal states that the code around `line` is given (as argument, or by unpacking a batch) and never
-    reads: its name and line."""
+    """A flag of terminal states that the code around `line` is given (as argument, by unpacking a batch, or as a field
+    of what the memory keeps) and never reads: its name and line.
+
+    What the environment's own step gave is another thing: it may well decide about the reset in the same loop.
+    """
     tree = parsed(file)
     if tree is None:
         return None
     scope = _scope(tree, line)
+    stepped = _stepped(scope)
     given: dict[str, int] = {}
     if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
@@ -52,20 +58,116 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
     read: set[str] = set()
     # `s, a, r, d = batch.s, batch.a, batch.r, batch.done` gives the flag a name, and does not use it yet
     unpacked = {id(part) for node in ast.walk(scope) for part in _unpacked(node)}
+    stores = {id(part) for node in ast.walk(scope) if _is_store(node) for part in ast.walk(node)}
+    unread = unpacked | stores
+    named: set[str] = set()
+    dropped: dict[str, int] = {}
     for node in ast.walk(scope):
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                read.add(node.id)
-        elif isinstance(node, (ast.Attribute, ast.Subscript)) and id(node) not in unpacked:
-            read.add(last_name(node))
         if isinstance(node, (ast.Assign, ast.For)):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) > 3:
                     given |= {n.id: n.lineno for n in target.elts if isinstance(n, ast.Name)}
-    flags = {name: at for name, at in given.items() if _FLAG.match(name)}
-    if not flags or any(_FLAG.match(name) for name in read):
+                    dropped |= dict.fromkeys(_dropped(tree, target), target.lineno)
+                elif isinstance(node, ast.Assign) and isinstance(target, ast.Name) and _holds_flag(node.value, stepped):
+                    # `end = torch.tensor([m.terminal for m in rows])`: the flag has a name, and is not used yet
+                    given[target.id] = target.lineno
+                    named.add(target.id)
+                    unread |= {id(part) for part in ast.walk(node.value)}
+    for node in ast.walk(scope):
+        if id(node) in unread:
+            continue
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                read.add(node.id)
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            read.add(last_name(node))
+    flags = {n: at for n, at in given.items() if (n in named or _FLAG.match(n)) and n not in stepped}
+    flags |= _fields_left(tree, read) | dropped
+    if not flags or any(n in named or _FLAG.match(n) for n in read - stepped):
         return None
     return next(iter(flags.items()))
+
+
+def _holds_flag(value: ast.expr, stepped: set[str]) -> bool:
+    names = {last_name(n) for n in ast.walk(value) if isinstance(n, (ast.Attribute, ast.Subscript, ast.Name))}
+    return any(_FLAG.match(name) for name in names - stepped)
+
+
+def _stepped(scope: ast.AST) -> set[str]:
+    """Names that hold what `env.step(...)` gave, and what is made of nothing but those."""
+    found: set[str] = set()
+    for node in ast.walk(scope):
+        if not isinstance(node, ast.Assign):
+            continue
+        names = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        calls = {last_name(n.func) for n in ast.walk(node.value) if isinstance(n, ast.Call)}
+        used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        if calls & {"step", "reset"} or (used and used <= found | _CASTS):
+            found |= names
+    return found
+
+
+def _is_store(node: ast.AST) -> bool:
+    """`memory.append((s, a, r, s2, done))`"""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STORES
+
+
+def _dropped(tree: ast.Module, target: ast.Tuple | ast.List) -> list[str]:
+    """Flags that `s, a, r, s2, _ = ...` throws away: what the memory was given at that place."""
+    places = [i for i, e in enumerate(target.elts) if isinstance(e, ast.Name) and e.id.startswith("_")]
+    found = []
+    for kept in _stored(tree) if places else ():
+        if len(kept) == len(target.elts):
+            found += [kept[i] for i in places if _FLAG.match(kept[i])]
+    return found
+
+
+def _stored(tree: ast.Module) -> Iterator[list[str]]:
+    """The names of what the program puts into a memory, and of the fields of its named tuples."""
+    for node in ast.walk(tree):
+        if _is_store(node) and isinstance(node, ast.Call):
+            args = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], ast.Tuple) else node.args
+            if len(args) > 3:
+                yield [_name_in(a) for a in args]
+        elif isinstance(node, ast.Call) and last_name(node.func) == "namedtuple" and len(node.args) == 2:
+            fields = _words_of(node.args[1])
+            if len(fields) > 3:
+                yield fields
+
+
+def _name_in(value: ast.expr) -> str:
+    """`done` of `done`, `float(done)`, `[done]`."""
+    inner = (n for n in ast.walk(value) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)))
+    found = [name for n in inner if (name := last_name(n)) and name not in _CASTS]
+    return found[0] if found else ""
+
+
+def _words_of(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.replace(",", " ").split()
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return [e.value for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+    return []
+
+
+def _fields_left(tree: ast.Module, read: set[str]) -> dict[str, int]:
+    """Flags among the fields of a record of which the code reads all others but one at most."""
+    found: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Call, ast.Dict, ast.ClassDef)):
+            continue
+        fields: list[str] = []
+        if isinstance(node, ast.Call) and last_name(node.func) in ("namedtuple", "dict") and node.args:
+            fields = _words_of(node.args[-1])
+        elif isinstance(node, ast.Dict):
+            fields = [k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)]
+        elif isinstance(node, ast.ClassDef):
+            fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+        flags = [f for f in fields if _FLAG.match(f) and len(f) > 1]
+        others = [f for f in fields if f not in flags]
+        if len(flags) == 1 and len(others) >= 3 and sum(f in read for f in others) >= len(others) - 1:
+            found[flags[0]] = node.lineno
+    return found
 
 
 def _unpacked(node: ast.AST) -> list[ast.expr]:

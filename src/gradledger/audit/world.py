@@ -19,6 +19,7 @@ from gradledger.core.site import NOWHERE, Site
 
 BACKWARDS_KEPT = 500
 CALLS_KEPT = 2000
+CALLS_AGE = 500  # iterations after which a forward call is forgotten: far more than any trace goes back
 COPIES_KEPT = 2000  # distinct (source, target, how, line)
 MODULES_KEPT = 50_000  # freed modules beyond this are forgotten
 TENSORS_KEPT = 100_000
@@ -46,7 +47,8 @@ class World:
         self._backwards: OrderedDict[int, ev.Backward] = OrderedDict()
         self._pinned: OrderedDict[int, ev.Backward] = OrderedDict()
         self._standing: dict[int, frozenset[int]] = {}
-        self._consumers: OrderedDict[int, set[int]] = OrderedDict()
+        self._alone: dict[int, frozenset[int]] = {}
+        self._consumers: OrderedDict[int, frozenset[int]] = OrderedDict()
         self._calls: OrderedDict[int, ev.ModuleCalled] = OrderedDict()
         self._labels: dict[int, str] | None = None
         self._apply = {
@@ -103,12 +105,12 @@ class World:
         return self._backwards.get(ident) or self._pinned.get(ident)
 
     def call(self, ident: int) -> ev.ModuleCalled | None:
-        """A watched forward call: one of the last 2000."""
+        """A watched forward call: one of the last 2000, and of the last 500 iterations."""
         return self._calls.get(ident)
 
-    def consumers(self, backward: int) -> set[int]:
+    def consumers(self, backward: int) -> frozenset[int]:
         """Optimizers whose steps used contributions of this reverse pass so far."""
-        return self._consumers.get(backward, set())
+        return self._consumers.get(backward, frozenset())
 
     def source(self, site: Site) -> str:
         """The stripped source line of `site`; "" when the file cannot be read."""
@@ -180,6 +182,10 @@ class World:
     def trained(self, tensor: int) -> bool:
         """Whether an optimizer that has stepped holds the tensor."""
         return any(self.optimizers[o].steps > 0 for o in self._holders.get(tensor, ()) if o in self.optimizers)
+
+    def trains(self, event: ev.Backward) -> bool:
+        """Whether a reverse pass fills gradients, or the program asked for those of tensors that an optimizer holds."""
+        return event.method == "backward" or any(tensor in self._holders for tensor in event.leaves)
 
     def trained_module(self, module: int) -> bool:
         """Whether some parameter in the module's tree is held by an optimizer that has stepped."""
@@ -324,8 +330,10 @@ class World:
     def _module_called(self, event: ev.ModuleCalled) -> None:
         self._module_record(event.module).calls += 1
         self._calls[event.call] = event
-        if len(self._calls) > CALLS_KEPT:
+        oldest = next(iter(self._calls.values()))
+        while len(self._calls) > CALLS_KEPT or oldest.iteration < event.iteration - CALLS_AGE:
             self._calls.popitem(last=False)
+            oldest = next(iter(self._calls.values()))
 
     def _module_used(self, event: ev.ModuleUsed) -> None:
         self._module_record(event.module).used_site = event.site
@@ -401,7 +409,11 @@ class World:
                 fills = fills[-FILLS_LOOKED_AT:]
             used.update(fill.backward for fill in fills)
         for backward in used:
-            self._consumers.setdefault(backward, set()).add(event.optimizer)
+            known = self._consumers.get(backward)
+            if known is None:  # of one optimizer, as nearly all are: one set for all of them
+                self._consumers[backward] = self._alone.setdefault(event.optimizer, frozenset({event.optimizer}))
+            elif event.optimizer not in known:
+                self._consumers[backward] = known | {event.optimizer}
         while len(self._consumers) > 2 * BACKWARDS_KEPT:
             self._consumers.popitem(last=False)
         self._standing[event.optimizer] = frozenset(used)

@@ -17,7 +17,10 @@ _ALIASES = {
     "__getitem__": "getitem", "__setitem__": "setitem",
     "__float__": "float", "__int__": "int", "__bool__": "bool", "__array__": "numpy", "__index__": "int",
     "concat": "cat", "concatenate": "cat", "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le",
-    "__gt__": "gt", "__ge__": "ge", "__and__": "bitwise_and", "__or__": "bitwise_or", "__invert__": "bitwise_not",
+    "special_expit": "sigmoid", "sigmoid_": "sigmoid", "special_softmax": "softmax", "softmax_": "softmax",
+    "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp", "special_log1p": "log1p",
+    "special_logit": "logit", "__gt__": "gt", "__ge__": "ge", "__and__": "bitwise_and", "__or__": "bitwise_or",
+    "__invert__": "bitwise_not",
 }  # fmt: skip
 
 ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "rdiv", "pow", "rpow", "neg", "positive"})

@@ -14,7 +14,8 @@ from gradledger.core.site import NOWHERE, Site
 @dataclass(slots=True)
 class Call:
     """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
-    `used`: its values went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`."""
+    `carries`: an input carries a graph that is not just the state which the line's last call gave; `used`: its values
+    went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`."""
 
     number: int
     module: int
@@ -38,6 +39,7 @@ class Call:
     closed: bool = False
     moody: int = 0
     active: int = 0
+    carries: bool = False
 
     @property
     def alive(self) -> bool:

@@ -28,9 +28,13 @@ def test_a_penalty_with_graph_is_silent() -> None:
     assert judge(g14, run) == []
 
 
-def test_a_call_of_autograd_grad_is_no_loss() -> None:
+def test_a_gradient_that_is_asked_for_trains_when_an_optimizer_holds_its_tensors() -> None:
     run, net, opt = trained()
     iterate(run, net, opt, 4, (mean_term(), penalty()), method="grad")
+    (finding,) = judge(g14, run)
+    assert finding.site.line == 5
+    run, net, opt = trained()
+    iterate(run, net, opt, 4, (mean_term(), penalty()), method="grad", leaves=(9999,))
     assert judge(g14, run) == []
 
 

@@ -12,7 +12,8 @@ little about that of the whole set, and BatchNorm sees one class at a time.
 In the first passes over a loader that does not shuffle, the variance of each column of its batches is split into what
 lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
 from half of it on, when reverse passes ran after the batches.  The same of batches that are cut from one table, piece
-after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.
+after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.  An
+`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.
@@ -26,8 +27,10 @@ after piece in memory, and given to a module; a table that is shuffled is anothe
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from gradledger.audit._code import parsed
 from gradledger.audit._loops import calls_at, loops_around, meanings
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
@@ -84,6 +87,9 @@ def finish(state: State, world: World) -> list[Finding]:
         if loader is None:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
             site, loops = _cut(event.site)
+        elif event.order_site.file:
+            fix = "shuffle in the data set's __iter__: for i in torch.randperm(n).tolist(), or a buffer of many rows"
+            loops = tuple(_walks_in(event.order_site))
         found.append(
             Finding(
                 "D1",
@@ -105,6 +111,24 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _walks_in(function: Site) -> Iterator[Site]:
+    """The first line of an `__iter__`, those of its loops, and of what they walk."""
+    yield function
+    tree = parsed(function.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == function.function and _begins(node, function.line):
+            for loop in (n for n in ast.walk(node) if isinstance(n, ast.For)):
+                yield Site(function.file, loop.lineno, function.function)
+                names = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+                for made in (n for n in ast.walk(node) if isinstance(n, ast.Assign)):
+                    if names & {n.id for t in made.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+                        yield Site(function.file, made.lineno, function.function)
+
+
+def _begins(node: ast.FunctionDef, line: int) -> bool:
+    return line in (node.lineno, *(d.lineno for d in node.decorator_list))
 
 
 def _cut(site: Site) -> tuple[Site, tuple[Site, ...]]:

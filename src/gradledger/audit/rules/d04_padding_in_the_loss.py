@@ -43,13 +43,17 @@ LISTENS: tuple[type[Event], ...] = (PaddingCounted, Backward)
 NEEDS_DETAIL = True
 KEPT = 200
 NEEDED = 2  # reverse passes
+ROOTS = 4  # lines
 
 
 @dataclass(slots=True)
 class State:
-    """Comparisons that counted padding, by line; reverse passes that were looked at."""
+    """Comparisons that counted padding, by line, and where the losses that they went into were averaged; those of the
+    reverse pass under way; reverse passes that were looked at."""
 
     seen: dict[tuple[str, int], list[PaddingCounted]] = field(default_factory=dict)
+    averaged: dict[tuple[str, int], dict[tuple[str, int], Site]] = field(default_factory=dict)
+    open: list[PaddingCounted] = field(default_factory=list)
     walked: int = 0
 
 
@@ -60,8 +64,21 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, PaddingCounted) and len(state.seen) < KEPT:
         state.seen.setdefault(event.site.key(), []).append(event)
+        state.open = [*state.open[-7:], event]
     elif isinstance(event, Backward):
         state.walked += event.detailed
+        _averaged(state, event)
+
+
+def _averaged(state: State, event: Backward) -> None:
+    """The pass that counted padding is told after it: the lines that made its loss out of single positions."""
+    counted, state.open = state.open, []
+    made = [event.root_site, *(t.site for t in event.terms if t.has_graph and t.op in ("mean", "sum"))][:ROOTS]
+    for one in counted:
+        places = state.averaged.setdefault(one.site.key(), {})
+        for site in made:
+            if site.file and len(places) < ROOTS:
+                places.setdefault(site.key(), site)
 
 
 _TOLD = {
@@ -74,10 +91,11 @@ _TOLD = {
 
 def finish(state: State, world: World) -> list[Finding]:
     found = []
-    for events in state.seen.values():
+    for place, events in state.seen.items():
         if len(events) < NEEDED:
             continue
         event = events[0]
+        averaged = state.averaged.get(place, {}).values()
         pulled = [e.pulled for e in events if e.pulled is not None]
         share = f" and gets {pulled[0]:.0%} of the gradient" if pulled else ""
         filled = f" (filled with {number(event.value)})" if event.value is not None else ""
@@ -89,7 +107,9 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"`{event.op}` compares padded positions like real ones: {event.padded:.0%} of the {event.rows} x "
                 f"{event.steps} positions are padding{filled}{share}; {_TOLD.get(event.told_by, event.told_by)}.",
                 "(loss * mask).sum() / mask.sum(), or ignore_index=PAD for classes",
-                related=distinct(event.site, (Site(f.file, f.line, f.function) for f in event.site.callers[:2])),
+                related=distinct(
+                    event.site, (*(Site(f.file, f.line, f.function) for f in event.site.callers[:2]), *averaged)
+                ),
                 evidence={
                     "rows": event.rows,
                     "steps": event.steps,

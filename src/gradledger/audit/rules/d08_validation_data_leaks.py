@@ -17,7 +17,8 @@ their numbers.
 
 ## Near misses
 - Statistics of the training rows, used for all; batch statistics; statistics that scale targets or make labels.
-- Constants that are known beforehand (255, joint limits).
+- Constants that are known beforehand (255, joint limits); truth values, one-hot words, bytes.
+- Answers without graph that enter a loss: bootstrap targets and teachers judge nothing.
 - An evaluation on training rows, called so; graphs and other data that is one input for everything.
 
 ## Fix
@@ -35,6 +36,7 @@ from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_spl
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, FittedOnAll, RowsShared
+from gradledger.core.site import Site
 
 RULE = Rule(
     "D8",
@@ -88,7 +90,9 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"{by} {event.rows} rows, with {event.shared:.0%} of the {event.held} rows that are held out among "
                 "them, and scales what is trained on and what is validated.",
                 "split first, and fit on the training rows only: x[train].mean(0)",
-                related=distinct(site, (*others[:3], event.part_site)),
+                related=distinct(
+                    site, (*others[:3], event.part_site, *(Site(f.file, f.line, f.function) for f in site.callers[:2]))
+                ),
                 evidence={
                     "op": event.op,
                     "rows": event.rows,

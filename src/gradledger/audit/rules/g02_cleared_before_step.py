@@ -9,7 +9,8 @@ stays flat; nothing raises.
 
 ## How it is found
 A clear throws away contributions of a reverse pass that no optimizer has used and the program has not read, and the
-next step of that optimizer then finds nothing in any of its tensors, in most steps or three times in a row.
+next step of that optimizer then finds nothing in any of its tensors, in most steps, three times in a row, or again and
+again after the same number of steps.
 
 ## Near misses
 - Clearing after the step, or before the backward.

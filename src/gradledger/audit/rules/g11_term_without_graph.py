@@ -70,7 +70,7 @@ class State:
     found: dict[_Key, _Constant] = field(default_factory=dict)
     alive: set[_Key] = field(default_factory=set)
     looked: dict[tuple[str, int], int] = field(default_factory=dict)
-    waiting: list[tuple[int, _Key, frozenset[int]]] = field(default_factory=list)
+    waiting: list[tuple[Backward, _Key, frozenset[int]]] = field(default_factory=list)
 
 
 def init() -> State:
@@ -97,17 +97,20 @@ def update(state: State, event: Event, world: World) -> None:
             constant.seen += 1
             if term.value is not None and len(constant.values) < _VALUES:
                 constant.values.add(term.value)
-            state.waiting.append((event.backward, key, frozenset(term.depends)))
+            state.waiting.append((event, key, frozenset(term.depends)))
     del state.waiting[:-_WAITING]
 
 
 def _consumed(state: State, step: Step, world: World) -> None:
     used = {fill.backward for life in step.lives for fill in life.fills[-8:]}
+    assigned = {tensor for life in step.lives if life.grad == "assigned" for tensor in life.tensors}
     held = world.optimizer(step.optimizer).tensors
     left = []
     for item in state.waiting:
         backward, key, depends = item
-        if backward in used and any(tensor in held for tensor in depends):
+        # what autograd.grad gave was put into `.grad` by the program itself
+        taken = backward.backward in used or (backward.method == "grad" and not assigned.isdisjoint(backward.leaves))
+        if taken and any(tensor in held for tensor in depends):
             state.found[key].consumed += 1
             state.found[key].optimizer = step.optimizer
         else:

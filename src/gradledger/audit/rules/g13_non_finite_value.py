@@ -41,6 +41,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (NonFinite, ScalerCalled, Step, Clear, Backward)
 
 _KEPT = 16
+_ROOTS_KEPT = 256
 _FIXES = {
     "input": "drop or repair the rows that are not finite before they are batched: torch.isfinite(x).all(dim=1)",
     "sqrt": "keep the argument off zero: torch.sqrt(x + 1e-8)",
@@ -54,6 +55,13 @@ _FIXES = {
     "rdiv": "keep the divisor off zero: x / (y + 1e-8)",
     "std": "add a floor to the deviation: (x.var(dim) + 1e-8).sqrt(), and avoid batches of one",
     "var": "avoid batches of one row, or pass correction=0",
+    "std_mean": "avoid batches of one row, or pass correction=0",
+    "var_mean": "avoid batches of one row, or pass correction=0",
+    "mean": "skip the term when it selects nothing, or divide the sum by count.clamp(min=1)",
+    "cross_entropy": "skip batches without a target, or divide the sum by count.clamp(min=1)",
+    "nll_loss": "skip batches without a target, or divide the sum by count.clamp(min=1)",
+    "log1p": "keep the argument above -1: torch.log1p(x.clamp_min(-1 + 1e-6))",
+    "logit": "pass eps: torch.logit(p, eps=1e-6)",
     "exp": "bound the argument: x.clamp(max=20).exp()",
     "pow": "keep the base off the point where this power has no derivative: (x + 1e-8).pow(...)",
     "acos": "keep the argument inside (-1, 1): x.clamp(-1 + 1e-6, 1 - 1e-6).acos()",
@@ -65,18 +73,22 @@ _FIX = "find the operation whose input is at its singular point and keep it off 
 
 @dataclass(slots=True)
 class _Seen:
-    """`optimizer_step`: index of the step that consumed it, None while none has."""
+    """`root`: where the loss was computed; `step`: the one that consumed it, None while none has."""
 
     event: NonFinite
+    root: Site = NOWHERE
     step: Step | None = None
     dropped: bool = False
 
 
 @dataclass(slots=True)
 class State:
+    """`roots`: by line of the reverse pass, where its loss was computed when that was last looked at."""
+
     seen: list[_Seen] = field(default_factory=list)
     open: bool = False
-    last_backward: Site = NOWHERE
+    last_root: Site = NOWHERE
+    roots: dict[tuple[str, int], Site] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -85,10 +97,13 @@ def init() -> State:
 
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Backward):
-        state.last_backward = event.site
+        key = event.site.key()
+        if event.root_site.file and (key in state.roots or len(state.roots) < _ROOTS_KEPT):
+            state.roots[key] = event.root_site
+        state.last_root = state.roots.get(key, NOWHERE)
     elif isinstance(event, NonFinite):
         if len(state.seen) < _KEPT:
-            state.seen.append(_Seen(event))
+            state.seen.append(_Seen(event, state.last_root))
             state.open = True
     elif not state.open:
         return
@@ -136,7 +151,7 @@ def finish(state: State, world: World) -> list[Finding]:
             f"The {what} is not finite for the first time after {first.event.iteration} steps (line "
             f"{first.event.site.line}){consumed}." + (f" Cause: {because}." if because else ""),
             _FIXES.get(event.op, _FIX),
-            related=distinct(site, (first.event.site, *(s.event.site for s in found), *_step_site(step))),
+            related=distinct(site, (first.event.site, *(s.event.site for s in found), *_step_site(step), first.root)),
             evidence={
                 "first": first.event.what,
                 "order": [seen.event.what for seen in found],

@@ -68,7 +68,7 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
-    if not isinstance(event, Backward) or event.method != "backward":
+    if not isinstance(event, Backward) or not world.trains(event):
         return
     if event.raised:
         if "does not require grad" in event.raised:

@@ -17,7 +17,8 @@ met parameters that were converted or moved.
 
 ## Near misses
 - Constants that the constructor makes again, with the same values.
-- Caches and hidden state that the forward itself replaces.
+- Caches and hidden state that the forward itself replaces.  (A statistic that it carries on from its own last value,
+  and in train mode only, is no cache.)
 - Noise that is drawn anew all the time.
 - Weights taken over from a model of another class (pretraining), which had constants of its own.
 
@@ -27,10 +28,12 @@ met parameters that were converted or moved.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import parsed
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -121,11 +124,12 @@ def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
             taken = _find(state, load.origin_ident, path, world)
             given = _find(state, load.ident, path, world)
             source = taken or given
-            if source is None or source.in_forward or source.values >= OFTEN:
-                continue
-            if given is not None and (given.in_forward or given.set_at.file):
-                continue  # made anew by forward, or set again on the loaded module as well
             name = path.rpartition(".")[2]
+            kept = _kept_in_training(source, name) if source is not None else NOWHERE
+            if source is None or ((source.in_forward or source.values >= OFTEN) and not kept.file):
+                continue
+            if given is not None and (given.in_forward or given.set_at.file) and not kept.file:
+                continue  # made anew by forward, or set again on the loaded module as well
             site = next((s for s in (source.set_at, source.made_at) if s.file), load.site)
             saved = state.saved[-1].site if state.saved else NOWHERE
             state_taken = state.taken.get(load.origin_ident) if load.origin_ident is not None else None
@@ -137,7 +141,7 @@ def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
                 f"`{path}` is a plain tensor: the state loaded on line {load.site.line} does not carry it, and after "
                 f"the load its values differ from those of the model that was saved, although every key matched.",
                 f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) where it is set',
-                related=distinct(site, (source.made_at, load.site, out, saved)),
+                related=distinct(site, (source.made_at, kept, load.site, out, saved)),
                 evidence={
                     "attribute": path,
                     "shape": list(source.latest.shape),
@@ -148,6 +152,29 @@ def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
                 subject=path,
                 iteration=load.iteration,
             )
+
+
+def _kept_in_training(known: Attribute, name: str) -> Site:
+    """Where the program carries a statistic on, in train mode only: `if self.training: self.mean = 0.9 * self.mean +
+    ...`.  NOWHERE for what forward makes anew, and for a state that it carries on in either mode."""
+    file = known.latest.made_site.file or known.made_at.file
+    tree = parsed(file) if file else None
+    for test in ast.walk(tree) if tree is not None else ():
+        if not isinstance(test, ast.If) or not any(
+            isinstance(n, ast.Attribute) and n.attr == "training" for n in ast.walk(test.test)
+        ):
+            continue
+        for node in (n for part in test.body for n in ast.walk(part)):
+            if isinstance(node, ast.AugAssign) and _is_own(node.target, name):
+                return Site(file, node.lineno, "forward")
+            if isinstance(node, ast.Assign) and any(_is_own(t, name) for t in node.targets):
+                if any(_is_own(n, name) for n in ast.walk(node.value)):
+                    return Site(file, node.lineno, "forward")
+    return NOWHERE
+
+
+def _is_own(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.value, ast.Name)
 
 
 def _left_out(state: State, world: World) -> Iterator[Finding]:

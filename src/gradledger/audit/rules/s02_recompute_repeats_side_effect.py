@@ -2,7 +2,7 @@
 
 ## What it is
 Activation checkpointing runs a part of the forward again in the reverse pass.  A BatchNorm in that part moves its
-running statistics each time: every batch counts twice.
+running statistics each time: every batch counts twice.  So does a counter or an average that this part keeps itself.
 
 ## Why it matters
 The statistics follow the latest batches twice as fast as `momentum` says; evaluation uses noisier statistics than the
@@ -10,12 +10,14 @@ same model trained without recompute, and results differ between the two.
 
 ## How it is found
 In watched iterations, the running mean right after the forward is compared with the one after the reverse pass.  It is
-reported when it was moved again and by nothing but the recomputation.
+reported when it was moved again and by nothing but the recomputation.  The same of a tensor without graph that both
+runs write in place, and that holds another value after the second.
 
 ## Near misses
 - A BatchNorm in evaluation mode, or outside of the recomputed part.
 - Layers without running statistics (LayerNorm, GroupNorm).
 - A recomputation that puts the statistics back.
+- Writes that may be repeated: a cache that is filled with the same values again, scratch memory made anew.
 
 ## Fix
 Leave the normalisation outside of the recomputed part, or give it the momentum `1 - sqrt(1 - m)`, with which two moves
@@ -35,7 +37,7 @@ RULE = Rule(
     "S2",
     "recompute-repeats-side-effect",
     "recompute",
-    "A BatchNorm inside a recomputed part moves its running statistics twice for each batch.",
+    "A BatchNorm (or a counter) inside a recomputed part moves its running statistics twice for each batch.",
     severity="warning",
 )
 LISTENS = (Recomputed,)
@@ -65,12 +67,21 @@ def finish(state: State, world: World) -> list[Finding]:
             "S2",
             "warning",
             event.site,
-            "a BatchNorm runs inside this recompute in train mode: the forward moves its running statistics, and the "
-            "reverse pass moves them once more with the same batch.",
-            "keep the BatchNorm outside of the recomputed part, or give it momentum 1 - sqrt(1 - m)",
+            *_words(event),
             related=distinct(event.site, (event.op_site,)),
             evidence={"moves_for_each_batch": 2},
             iteration=event.iteration,
         )
         for event in state.moved.values()
     ]
+
+
+def _words(event: Recomputed) -> tuple[str, str]:
+    """Message and fix."""
+    if event.op == "batch_norm":
+        what = "a BatchNorm runs inside this recompute in train mode: the forward moves its running statistics, and "
+        fix = "keep the BatchNorm outside of the recomputed part, or give it momentum 1 - sqrt(1 - m)"
+        return f"{what}the reverse pass moves them once more with the same batch.", fix
+    line = event.op_site.line
+    what = f"line {line} writes in place into a tensor that outlives this recompute (`{event.op}`): the forward"
+    return f"{what} does it, and the reverse pass does it once more.", f"keep line {line} out of the recomputed part"

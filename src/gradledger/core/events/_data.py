@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradledger.core.events._base import Event
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class BatchesCompared(Event):
     that is cut into batches in order (`loader` 0).  `batches`, `rows` (of the first batch); `trained`: batches after
     which a reverse pass ran; `between`: the largest share of a column's variance that lies between batches (about
     1 / rows when the order says nothing); `between_inputs`: the same among columns of floating point; `item`: which
-    tensor of a batch has the largest."""
+    tensor of a batch has the largest; `order_site`: the `__iter__` of the program's data set that gave the order."""
 
     KIND: ClassVar[str] = "batches_compared"
     loader: int
@@ -49,6 +49,7 @@ class BatchesCompared(Event):
     between: float
     between_inputs: float
     item: int
+    order_site: Site = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

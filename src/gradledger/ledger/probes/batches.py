@@ -1,6 +1,7 @@
 """What the first batches of a loader that does not shuffle look like: does their order follow the data?
 
-Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.
+Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.  A data set that
+is iterated (an `IterableDataset`) keeps its order to itself: it counts when a later pass goes through the same means.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradledger.core.events import BatchesCompared
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
@@ -28,6 +29,7 @@ ITEMS = 4  # tensors of one batch
 COLUMNS = 64  # of one tensor
 ELEMENTS = 1_000_000
 LEAST_ROWS = 4
+ALIKE = 0.98  # correlation of the batch means of two passes in one order
 
 
 @dataclass
@@ -57,6 +59,15 @@ class Item:
         varies = total > 1e-12 * (1.0 + total_mean**2) * rows.sum()
         return float((between[varies] / total[varies]).max()) if varies.any() else 0.0
 
+    def in_order_of(self, other: Item) -> bool:
+        """Whether the batches of another pass had nearly the same means, one after the other."""
+        if len(self.means) != len(other.means) or self.rows != other.rows:
+            return False
+        one, two = np.stack(self.means), np.stack(other.means)
+        one, two = one - one.mean(0), two - two.mean(0)
+        sizes = np.sqrt((one**2).sum() * (two**2).sum())
+        return bool(sizes > 0 and (one * two).sum() >= ALIKE * sizes)
+
 
 @dataclass
 class _Pass:
@@ -66,6 +77,15 @@ class _Pass:
     batches: int = 0
     trained: int = 0
     items: dict[int, Item] = field(default_factory=dict)
+    iterated: Site | None = None  # the order is that of a data set which is iterated
+
+
+def _order_of(loader: DataLoader[Any]) -> Site | None:
+    """Where a data set that is iterated makes its order; None for one that is asked by number."""
+    if not isinstance(loader.dataset, IterableDataset):
+        return None
+    code = getattr(type(loader.dataset).__iter__, "__code__", None)
+    return NOWHERE if code is None else Site(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
@@ -105,22 +125,28 @@ def install(session: Session) -> Undo:
     recorder = session.recorder
     passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
     begun: Counter[tuple[str, int]] = Counter()
+    latest: dict[tuple[str, int], dict[int, Item]] = {}  # the pass before, over data sets that are iterated
 
     def begins(before: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
-        if not isinstance(iterator, _BaseDataLoaderIter) or is_shuffled(loader):
+        iterated = _order_of(loader)
+        if not isinstance(iterator, _BaseDataLoaderIter) or (iterated is None and is_shuffled(loader)):
             return
         site = _site.here(1)
         if begun[site.key()] >= PASSES:
             return
         begun[site.key()] += 1
-        passes[iterator] = _Pass(recorder.objects.number(loader), site)
+        passes[iterator] = _Pass(recorder.objects.number(loader), site, iterated=iterated)
 
     def ends(seen: _Pass) -> None:
         items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}
         if not items:
             return
         item = max(items, key=lambda i: items[i])
+        if seen.iterated is not None:
+            before, latest[seen.site.key()] = latest.get(seen.site.key()), seen.items
+            if before is None or item not in before or not seen.items[item].in_order_of(before[item]):
+                return
         recorder.emit(
             BatchesCompared,
             seen.site,
@@ -131,6 +157,7 @@ def install(session: Session) -> Undo:
             between=items[item],
             between_inputs=max((share for i, share in items.items() if seen.items[i].floating), default=0.0),
             item=item,
+            order_site=seen.iterated or NOWHERE,
         )
 
     def came(before: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

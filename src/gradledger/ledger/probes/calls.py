@@ -27,6 +27,7 @@ from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
+MAX_LINES = 512  # whose last results are remembered
 MANY_CALLS = 256  # waiting calls at which those whose graph is gone are settled, even when no iteration passes
 CHECKED_ITERATIONS = 20  # in these the inputs of calls are looked at for values that are not finite
 MAX_CHECKED = 1_000_000  # elements
@@ -45,6 +46,7 @@ class _Probe:
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
         self.scanned: dict[int, int] = {}
         self.used: set[int] = set()
+        self.fed_back: dict[tuple[str, int], tuple[int, ...]] = {}  # nodes of the results of each line's last call
         self.reads: dict[tuple[str, int], tuple[int, set[int]]] = {}
 
     # ------------------------------------------------------------------ on and off
@@ -134,8 +136,12 @@ class _Probe:
             gap=self.recorder.backwards,
         )
         call.moody, call.active = self.recorder.part(Moody).count(number, module, fresh)
+        own = self.fed_back.get(site.key(), ())
         for t in _flat(inputs):
-            call.inputs_need_grad = call.inputs_need_grad or (t.requires_grad and not t.is_leaf)
+            if t.requires_grad and not t.is_leaf:
+                call.inputs_need_grad = True
+                # a state that the line's own last call gave is no graph from elsewhere
+                call.carries = call.carries or not own or t.grad_fn is None or t.grad_fn._sequence_nr() not in own
             call.batch = call.batch or (t.shape[0] if t.dim() else 1)
             if self.recorder.iteration < CHECKED_ITERATIONS and _not_finite(t):
                 self.session.bad_input = (self.recorder.iteration, site)
@@ -166,6 +172,10 @@ class _Probe:
         made = [t.grad_fn for t in tensors if t.requires_grad and t.grad_fn is not None]
         call.nodes = tuple(node._sequence_nr() for node in made)
         call.marks = tuple(mark(node) for node in made)
+        if call.carries or len(self.fed_back) > MAX_LINES:
+            self.fed_back.pop(call.site.key(), None)
+        elif call.nodes:
+            self.fed_back[call.site.key()] = call.nodes
         call.elements = sum(t.numel() for t in tensors)
         self.trace.calls[call.number] = call
         self.recorder.emit(

@@ -19,7 +19,7 @@ from gradledger.ledger._graph import mark
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
-from gradledger.ledger._risks import RISKS, risk
+from gradledger.ledger._risks import RISKS, SIZES, risk
 from gradledger.ledger._session import Session
 from gradledger.ledger._trace import Trace
 
@@ -106,7 +106,7 @@ class _Probe:
         line.run = line.run + 1 if line.gap == call.gap else 1
         line.gap = call.gap
         line.in_a_row = max(line.in_a_row, line.run)
-        line.inputs_need_grad = line.inputs_need_grad or call.inputs_need_grad
+        line.inputs_need_grad = line.inputs_need_grad or call.carries
         line.used += call.used
         line.elements = max(line.elements, call.elements)
         if call.then:
@@ -219,7 +219,7 @@ class _Probe:
                     op.options["_zero"] = _is_zero(args, results, self.trace)
             if name == "add" and results[0].graph:
                 self._grows(op, results[0])
-        if name in RISKS and self.recorder.iteration < CHECKED_ITERATIONS:
+        if (name in RISKS or name in SIZES) and self.recorder.iteration < CHECKED_ITERATIONS:
             self._risk(op, args)
 
     def _self_target(self, op: Op) -> bool:
@@ -292,7 +292,7 @@ class _Probe:
     # ------------------------------------------------------------------ non-finite values
 
     def _risk(self, op: Op, args: Any) -> None:
-        reason = risk(op.name, args)
+        reason = risk(op.name, args, op.options)
         if not reason:
             return
         if self.risky_iteration != self.recorder.iteration:

@@ -9,6 +9,7 @@ are looked at only where there was such a first run.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from gradledger.core.events import Recomputed
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
-from gradledger.ledger._naming import canonical
+from gradledger.ledger._naming import canonical, is_inplace
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._patch import Undo
@@ -89,6 +90,11 @@ def _function_above() -> bool:
     return False
 
 
+def _by_a_norm() -> bool:
+    """Whether torch's own BatchNorm runs the operation."""
+    return any(f.f_globals.get("__name__") == "torch.nn.modules.batchnorm" for f in itertools.islice(_stack(), 10))
+
+
 def _runs_again() -> bool:
     """Whether torch's `checkpoint` runs something a second time."""
     module = sys.modules.get(_MODULE)
@@ -118,7 +124,8 @@ def _caller(frame: FrameType) -> Site:
 
 @dataclass(slots=True)
 class _Moved:
-    """Running statistics that the forward has moved, and their values right after."""
+    """Running statistics, or another tensor that outlives the forward, which the forward has moved, and their values
+    right after."""
 
     mean: weakref.ref[torch.Tensor]
     after: torch.Tensor
@@ -194,6 +201,8 @@ class _Probe:
         name = canonical(func)
         if name == "batch_norm" and len(args) > 1 and id(args[1]) in self.moved:
             self.again.setdefault(id(args[1]), _site.here(2))
+        elif is_inplace(func) and args and id(args[0]) in self.moved:
+            self.again.setdefault(id(args[0]), _site.here(2))
         if self.parted or not isinstance(out, torch.Tensor) or not torch.is_grad_enabled():
             return
         before = self.made.get((name, tuple(out.shape)))
@@ -237,6 +246,8 @@ class _Probe:
                 return
             if not self.trace.reversing:
                 self._statistics(op, mean)
+        elif op.inplace and not self.trace.reversing:
+            self._written(op, args)
         elif not self.trace.reversing and _MODULE in sys.modules and _draws(op):
             above = _checkpoint_above()
             if above is not None and not above[1]:
@@ -255,6 +266,22 @@ class _Probe:
         elif known is not None:
             known.after = mean.detach().clone()
 
+    def _written(self, op: Op, args: Any) -> None:
+        """Remember what a recomputed part wrote into a tensor without graph: a counter, an average of its own."""
+        target = args[0] if args else None
+        if not isinstance(target, torch.Tensor) or target.requires_grad or target.numel() > MAX_ELEMENTS:
+            return
+        known = self.moved.get(id(target))
+        if known is not None:
+            known.after = target.detach().clone()
+        elif _by_a_norm():
+            return  # `num_batches_tracked`: its running statistics are looked at themselves
+        elif _MODULE in sys.modules and len(self.moved) < MAX_MOVED:
+            above = _checkpoint_above()
+            if above is not None:
+                ref = weakref.ref(target)
+                self.moved[id(target)] = _Moved(ref, target.detach().clone(), _caller(above[0]), op, True)
+
     def root_walked(self, root: torch.Tensor, at: Site) -> None:
         """A reverse pass has recomputed what it needed: were statistics moved once more?"""
         moved, self.moved = self.moved, {}
@@ -262,13 +289,13 @@ class _Probe:
         self._forget()
         for number, one in moved.items():
             mean = one.mean()
-            if not one.inside and number not in again:
+            if number not in again and (not one.inside or one.op.name != "batch_norm"):
                 continue
             if mean is None or bool((mean == one.after).all()) or not bool(torch.isfinite(mean).all()):
                 continue
-            if self.often.worth_telling((one.site.key(), "batch_norm", one.op.site.key())):
+            if self.often.worth_telling((one.site.key(), one.op.name, one.op.site.key())):
                 site = one.site if one.inside else again[number]
-                self.recorder.emit(Recomputed, site, what="statistics", op="batch_norm", op_site=one.op.site)
+                self.recorder.emit(Recomputed, site, what="statistics", op=one.op.name, op_site=one.op.site)
 
 
 def install(session: Session) -> Undo:
