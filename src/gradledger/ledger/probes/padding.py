@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradledger.core.events import PaddingAveraged, PaddingCounted
 from gradledger.core.site import Site
+from gradledger.ledger._counts import CLASS_LOSSES, ignored_index
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._masked import Masked
 from gradledger.ledger._naming import LOSSES, VIEWS
@@ -30,8 +31,8 @@ from gradledger.ledger._session import Session
 ITERATIONS = 60  # watched ones that are looked at
 PATIENCE = 8  # iterations without any padding after which the probe rests
 LOOKS = 48  # tensors of one iteration
-_CLASSES = frozenset({"cross_entropy", "nll_loss"})
-_IGNORED = -100
+_PICKS = frozenset({"gather", "take_along_dim"})
+_CLASSES = _PICKS | CLASS_LOSSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,11 @@ class _Probe:
         self.masked.follow(op, results, args)
         if len(op.ins) == 2 and len(args) >= 2 and results[0].graph and (op.name in LOSSES or op.name == "sub"):
             self._compared(op, args, outs[0])
+        elif op.name in _PICKS and len(op.ins) == 2 and results[0].graph:
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            # one log-probability a position, picked by its class: a cross entropy by hand
+            if len(tensors) == 2 and tensors[1].dim() > 1 and tensors[1].shape[-1] == 1:
+                self._compared(op, tensors, outs[0])
 
     def _compared(self, op: Op, args: Any, out: torch.Tensor) -> None:
         left, right = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
@@ -135,7 +141,7 @@ class _Probe:
             witness = self._witness(turned) if turned is not None else None
             if witness is None:
                 continue
-            if op.name in _CLASSES and _ignored(op) == witness.lengths.value:
+            if op.name in CLASS_LOSSES and ignored_index(op) == witness.lengths.value:
                 return
             self._follow(op, witness, swapped, values.shape, out, prediction, tensor)
             return
@@ -263,14 +269,6 @@ class _Probe:
             self._begin()
             self.looked.discard(self.trace.token_of(result))
             self.look(result, "pad_sequence")
-
-
-def _ignored(op: Op) -> float:
-    given = op.options.get("ignore_index")
-    if given is None:
-        numbers = [a for a in op.options.get("_args", ()) if isinstance(a, int) and not isinstance(a, bool)]
-        given = numbers[0] if numbers else _IGNORED
-    return float(given)
 
 
 def install(session: Session) -> Undo:
