@@ -206,6 +206,9 @@ class Rows:
         if op.name == "cat" and len({h.part.space for h in whole}) > 1 and len(whole) > JOINED:
             return
         rows = np.concatenate([np.atleast_1d(h.rows) for h in whole])
+        tables = op.name == "cat" and all(h.part.whole and len(h.rows) == len(h.part.rows) for h in whole)
+        if tables and len(np.unique(rows)) < len(rows):
+            return  # a table put together with (changed) copies of itself is a table of its own
         fitted = frozenset().union(*(h.fitted for h in whole))
         homes = {id(h.part): h.part for h in whole}
         part = next(iter(homes.values())) if len(homes) == 1 else Part(rows, False, op.site, Ref(out))
