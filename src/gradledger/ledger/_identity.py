@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+PRUNE_AT = 256  # entries of a table, dead ones included, before the dead are looked for
 
 
 class Ref(weakref.ref[T]):
@@ -28,10 +29,10 @@ class WeakTable(Generic[T]):
     """Numbers for objects that can be weakly referenced.
 
     `prune_at`: the table drops entries of dead objects whenever it has doubled past this size, so a long run with
-    many short-lived objects stays bounded by the number of live ones.
+    many short-lived objects stays bounded by the number of live ones, and is at that bound early.
     """
 
-    def __init__(self, prune_at: int = 4096) -> None:
+    def __init__(self, prune_at: int = PRUNE_AT) -> None:
         self._slots: dict[int, tuple[weakref.ref[T], int]] = {}
         self._next = 1
         self._prune_at = prune_at

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger._identity import Ref
+from gradledger.ledger._identity import PRUNE_AT, Ref
 from gradledger.ledger._operations import Op
 from gradledger.ledger._trace import Trace
 
@@ -84,6 +84,7 @@ class Rows:
         self.parts: list[Part] = []
         self.wholes: dict[int, Part] = {}
         self._lines: set[tuple[str, int]] = set()
+        self._prune_at = PRUNE_AT
 
     # ------------------------------------------------------------------ what a tensor holds
 
@@ -119,10 +120,11 @@ class Rows:
 
     def give(self, tensor: torch.Tensor, held: Held) -> Held:
         """Say what a tensor holds."""
-        if len(self.held) >= KEPT:
+        if len(self.held) >= self._prune_at:
             self.held = {t: (ref, h) for t, (ref, h) in self.held.items() if ref() is not None}
             if len(self.held) >= KEPT:
                 self.held = dict(list(self.held.items())[KEPT // 2 :])
+            self._prune_at = min(KEPT, max(PRUNE_AT, 2 * len(self.held)))
         self.held[self.trace.token_of(tensor)] = (Ref(tensor), held)
         return held
 

@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.ledger._filed import Filed, of_names
-from gradledger.ledger._identity import Ref
+from gradledger.ledger._identity import PRUNE_AT, Ref
 from gradledger.ledger._patch import Nest
 from gradledger.ledger._registry import tree
 from gradledger.ledger._values import elements, equal, readable
@@ -48,14 +48,14 @@ class Handed:
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._prune_at = 4096
+        self._prune_at = PRUNE_AT
 
     def note(self, tensor: torch.Tensor, ident: int) -> None:
         """`tensor` is part of the state of `ident` (FILE: was read from a file)."""
         self._of[id(tensor)] = (Ref(tensor), ident)
         if len(self._of) > self._prune_at:
             self._of = {k: v for k, v in self._of.items() if v[0]() is not None}
-            self._prune_at = max(4096, 2 * len(self._of))
+            self._prune_at = max(PRUNE_AT, 2 * len(self._of))
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """Whose state a tensor is part of."""
