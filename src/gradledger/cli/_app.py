@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from gradledger._version import __version__
-from gradledger.cli import commands
+from gradledger.cli import _usage, commands
 
 HELP = "Every gradient accounted for: audits a running PyTorch training program and names the line to edit."
 
@@ -40,6 +41,24 @@ def build() -> typer.Typer:
             settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
             app.command(name, help=module.SUMMARY, context_settings=settings)(_own_words(module))
     return app
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command line; the exit code.
+
+    Raises UsageError for one that typer does not take.
+    """
+    command = typer.main.get_command(build())
+    try:
+        code = command.main(list(words), prog_name="gradledger", standalone_mode=False)
+    except Exception as error:
+        if not _usage.is_usage_error(error):
+            raise
+        if _usage.shows_help(error):
+            typer.echo(error.format_message(), err=True)  # type: ignore[attr-defined]
+            return 2
+        raise _usage.told(error, words, command) from None
+    return code if isinstance(code, int) else 0
 
 
 def _group(summary: str, words: dict[str, Any]) -> typer.Typer:

@@ -21,10 +21,10 @@ def entry() -> None:
         from gradledger.cli.commands.gradflow import main as gradflow
 
         gradflow(sys.argv[2:])
-    from gradledger.cli._app import build
+    from gradledger.cli._app import run
 
     try:
-        build()()
+        sys.exit(run(sys.argv[1:]))
     except GradledgerError as error:
         print(f"gradledger: {error}", file=sys.stderr)
         sys.exit(2)
