@@ -2,7 +2,8 @@
 
 ## What it is
 The sync binds the target's tensors to the online network's own memory, for instance `t.data = p.data`,
-`load_state_dict(..., assign=True)` or a shallow `copy.copy(net)`, instead of copying the values.
+`load_state_dict(..., assign=True)` or a shallow `copy.copy(net)`, instead of copying the values.  Or an average of the
+parameters, kept by hand, begins with `p.data` or `p.detach()` and no `.clone()`.
 
 ## Why it matters
 From then on both networks are one: each optimizer step moves the target too, and there is no delayed target left.
@@ -10,12 +11,14 @@ Nothing shows it; a later sync changes nothing.
 
 ## How it is found
 After an assignment two parameters of different modules have the same memory, and the two modules meet in a loss as
-prediction and target, or it begins or is repeated while training goes on.
+prediction and target, or it begins or is repeated while training goes on.  A parameter is blended with its own memory,
+by weights that make one, in each update.
 
 ## Near misses
 - Weight tying inside a model: `decoder.weight = embedding.weight`.
 - An actor that shares the learner's weights on purpose and only collects data.
 - `t.data.copy_(p.data)`: values are copied, memory is not shared.
+- Weight decay by hand, `p.mul_(1 - lr * wd)`: the weights of a blend make one.
 
 ## Fix
 Copy values: `t.data.copy_(p.data)`, or `target.load_state_dict(net.state_dict())`.
@@ -26,7 +29,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _code
+from gradledger.audit import _code, _shadows
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import Meeting, Watch, made_at, sites, tree
 from gradledger.audit.rule import Finding, Rule
@@ -40,7 +43,7 @@ RULE = Rule(
     "target networks",
     "The target network's parameters live in the same memory as those of the network it should lag behind.",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, Comparison, StorageShared)
+LISTENS: tuple[type[Event], ...] = (Backward, Comparison, StorageShared, *_shadows.LISTENS)
 
 _PAIRS = 4096
 
@@ -58,6 +61,7 @@ class _Shared:
 class State:
     watch: Watch = field(default_factory=Watch)
     shared: dict[tuple[int, int], _Shared] = field(default_factory=dict)
+    shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
 
 
 def init() -> State:
@@ -65,6 +69,9 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, _shadows.LISTENS):
+        _shadows.update(state.shadows, event, world)
+        return
     if not isinstance(event, StorageShared):
         state.watch.take(event)
         return
@@ -81,7 +88,8 @@ def update(state: State, event: Event, world: World) -> None:
 
 def not_checked(state: State, world: World) -> str | None:
     """With a single network there is nothing to share with."""
-    if state.shared or state.watch.meetings or len({world.root(m) for m in world.modules}) > 1:
+    targets = state.shared or state.shadows.averages or state.watch.meetings
+    if targets or len({world.root(m) for m in world.modules}) > 1:
         return None
     return "the program has no second network"
 
@@ -98,7 +106,7 @@ def finish(state: State, world: World) -> list[Finding]:
             found.append(finding)
     if not found:
         found += _by_identity(state.watch, world)
-    return found
+    return found + _shadows.shared(state.shadows, world)
 
 
 def _inside_one_layer(event: StorageShared, world: World) -> bool:

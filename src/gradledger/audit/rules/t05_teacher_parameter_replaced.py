@@ -2,7 +2,8 @@
 
 ## What it is
 The update of a teacher, target or EMA copy puts new `nn.Parameter` objects into it (`teacher.fc.weight =
-nn.Parameter(...)`) instead of writing values into the tensors it has.
+nn.Parameter(...)`) instead of writing values into the tensors it has.  Or an average that is kept by hand, in a list
+or dict of plain tensors, has captured the parameters of a network, and some of these are replaced (a new head).
 
 ## Why it matters
 Whoever captured the old tensors (an optimizer, an EMA helper, a list of parameters) goes on with tensors that nothing
@@ -13,10 +14,13 @@ tensor to a parameter's name raises TypeError.
 A registered parameter of a module that is a copy of another one is replaced by another tensor while training runs: with
 gradient where the old one was frozen, while an optimizer holds the old one, or followed by copies into the old one.
 
+A blend of plain tensors with parameters whose place another parameter has taken, and that one is trained.
+
 ## Near misses
-- A new head or LoRA layers put in place before the optimizer is built.
+- A new head or LoRA layers put in place before the optimizer is built, or before the average begins.
 - `teacher.fc.weight.data = new`, `copy_`, `lerp_`: the object stays.
 - A teacher that is deep-copied anew: a new module, no replaced tensor.
+- `functional_call(teacher, average, x)`: the average is lent to the teacher for one call.
 
 ## Fix
 Write values under no_grad: `with torch.no_grad(): t.weight.lerp_(s.weight, 1 - m)`.
@@ -27,6 +31,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from gradledger.audit import _shadows
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import made_at, outer, sites
 from gradledger.audit.rule import Finding, Rule, Severity
@@ -38,9 +43,9 @@ RULE = Rule(
     "T5",
     "teacher-parameter-replaced",
     "target networks",
-    "Parameters of a teacher are replaced by new objects instead of being written in place.",
+    "Parameters of a teacher, or those that an average follows, are replaced by new objects.",
 )
-LISTENS: tuple[type[Event], ...] = (TensorRegistered, Copied, Backward, RunEnded)
+LISTENS: tuple[type[Event], ...] = (TensorRegistered, Copied, Backward, RunEnded, *_shadows.LISTENS)
 
 _PLACES = 4096
 _ASSIGNED = re.compile(r"cannot assign '([\w.]+)' (?:object )?(?:as|to) parameter '(\w+)'")
@@ -61,7 +66,8 @@ class _Replaced:
 
 @dataclass(slots=True)
 class State:
-    """`orphans`: replaced tensors, with the place they had; `written`: copies that went into them afterwards."""
+    """`orphans`: replaced tensors, with the place they had; `written`: copies that went into them afterwards; `lent`:
+    plain tensors that stood in the place of a parameter."""
 
     places: dict[tuple[int, str], _Replaced] = field(default_factory=dict)
     orphans: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -69,6 +75,8 @@ class State:
     filled: set[tuple[int, str]] = field(default_factory=set)
     latest: dict[int, tuple[int, str]] = field(default_factory=dict)
     ended: RunEnded | None = None
+    lent: set[int] = field(default_factory=set)
+    shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
 
 
 def init() -> State:
@@ -77,8 +85,12 @@ def init() -> State:
 
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, TensorRegistered):
-        if event.replaced is not None and event.replaced != event.tensor and event.role == "parameter":
-            _note(state, event, event.replaced, world)
+        if event.lent:
+            if len(state.lent) < _PLACES:
+                state.lent.add(event.tensor)
+        elif event.replaced is not None and event.replaced != event.tensor and event.role == "parameter":
+            if event.replaced not in state.lent:
+                _note(state, event, event.replaced, world)
     elif isinstance(event, Copied):
         if state.orphans and event.how != "replace":
             for _, target in event.pairs:
@@ -90,6 +102,8 @@ def update(state: State, event: Event, world: World) -> None:
             state.filled.update(state.latest[t] for t in event.leaves if t in state.latest)
     elif isinstance(event, RunEnded):
         state.ended = event
+    else:
+        _shadows.update(state.shadows, event, world)
 
 
 def _note(state: State, event: TensorRegistered, old: int, world: World) -> None:
@@ -115,7 +129,8 @@ def _note(state: State, event: TensorRegistered, old: int, world: World) -> None
 
 def not_checked(state: State, world: World) -> str | None:
     """Without a copy there is no teacher."""
-    return None if _copies(world) else "no module was copied into another"
+    known = state.shadows.averages or _copies(world)
+    return None if known else "no module was copied into another, and no average of parameters is kept"
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -129,7 +144,7 @@ def finish(state: State, world: World) -> list[Finding]:
         finding = _finding(group, state, copies, world)
         if finding is not None:
             found.append(finding)
-    return found
+    return found + _shadows.stale(state.shadows, world)
 
 
 def _copies(world: World) -> dict[int, Site]:

@@ -2,7 +2,8 @@
 
 ## What it is
 A network is used as target and the program has code to update it, but no update arrives: the target is copied into
-itself, copied in the wrong direction, blended with weight 0, or the update's condition never comes true.
+itself, copied in the wrong direction, blended with weight 0, or the update's condition never comes true.  Or the
+average is a list of plain tensors, and the loop over it gives the new value to a name: `s = d * s + (1 - d) * p`.
 
 ## Why it matters
 Every target comes from the untrained first network.  The loss falls all the same; what is learned is wrong.
@@ -11,12 +12,13 @@ Every target comes from the untrained first network.  The loss falls all the sam
 By the copies themselves (source and target are one module, nothing changed, the trained network is overwritten), or,
 when no copy was seen in 50 steps and the target's values stand still, by an update of the target in the source that
 never ran or had no effect.  A copy of the trained network whose discounted output is the target in 200 steps, which
-stands still, and for which the source holds no update of any kind, is one that was forgotten.
+stands still, and for which the source holds no update of any kind, is one that was forgotten.  A blend of a parameter
+and a plain tensor that nothing uses, that is gone, and that begins with the same value each time, was dropped.
 
 ## Near misses
 - Frozen references, random networks to be predicted, pretrained teachers and critics: no code tries to update them,
   and no discounted output of a copy of the trained network is the target.
-- A target that is replaced by a new deep copy.
+- A target that is replaced by a new deep copy; an average whose new values are stored, or used once and dropped.
 - Long intervals that have not come round yet are reported only when the source holds an update and 50 steps have
   passed.
 
@@ -29,7 +31,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _code
+from gradledger.audit import _code, _shadows
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
 from gradledger.audit._unwritten import Attempt, forgotten, pending
@@ -61,6 +63,7 @@ LISTENS: tuple[type[Event], ...] = (
     StateLoaded,
     StateTaken,
     ValuesCompared,
+    *_shadows.LISTENS,
 )
 
 _PATIENCE = 50  # optimizer steps without any update before the source is asked
@@ -88,6 +91,7 @@ class State:
     files: set[str] = field(default_factory=set)  # of the lines that train and of their callers
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)
+    shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
 
 
 def init() -> State:
@@ -117,6 +121,8 @@ def update(state: State, event: Event, world: World) -> None:
             state.moved.add(event.module)
         else:
             state.still[event.module] = event.iteration - event.since
+    elif isinstance(event, _shadows.LISTENS):
+        _shadows.update(state.shadows, event, world)
     else:
         if isinstance(event, Backward) and len(state.files) < _FILES:
             state.files.update(_files_of_program(event.site))
@@ -142,7 +148,8 @@ def _ran(state: State, site: Site) -> None:
 
 def not_checked(state: State, world: World) -> str | None:
     """Without a copy or a bootstrapped comparison there is no target."""
-    if state.effects or any(m.bootstrap for m in state.watch.meetings.values()) or links(world):
+    bootstraps = any(m.bootstrap for m in state.watch.meetings.values())
+    if state.effects or state.shadows.averages or bootstraps or links(world):
         return None
     return "no module was copied into another and no loss bootstraps"
 
@@ -159,7 +166,7 @@ def finish(state: State, world: World) -> list[Finding]:
         if not told & tree(module, world):
             told |= tree(module, world)
             found.append(finding)
-    return found
+    return found + _shadows.lost(state.shadows, world)
 
 
 # ----------------------------------------------------------------------------------------------- copied into itself

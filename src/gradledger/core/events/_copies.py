@@ -63,6 +63,21 @@ class StorageShared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowAveraged(Event):
+    """At `site`, tensors that no module registers were blended with the parameters `tensors`, each with weight `tau`
+    and its own value with the rest: an average kept by hand, in a list or dict.  `lost`: of so many the result went
+    nowhere, and the old value is blended again the next time; `shared`: so many are the parameter's own memory, which
+    was taken at `made_site`."""
+
+    KIND: ClassVar[str] = "shadow_averaged"
+    tensors: tuple[int, ...]
+    tau: float
+    lost: int = 0
+    shared: int = 0
+    made_site: Site = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateTaken(Event):
     """`state_dict()` of a module, optimizer or scheduler.  `missing`: plain tensor attributes that it does not
     carry."""

@@ -33,7 +33,8 @@ class ChildRegistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRegistered(Event):
-    """A parameter or buffer was registered under `name`; `replaced`: the tensor object that had the name before."""
+    """A parameter or buffer was registered under `name`; `replaced`: the tensor object that had the name before;
+    `lent`: a plain tensor stands in the place of a parameter, as `functional_call` puts it there for one call."""
 
     KIND: ClassVar[str] = "tensor_registered"
     tensor: int
@@ -43,6 +44,7 @@ class TensorRegistered(Event):
     shape: tuple[int, ...]
     requires_grad: bool
     replaced: int | None = None
+    lent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ def register_tensor(
         shape=() if is_lazy(tensor) else tuple(tensor.shape),
         requires_grad=tensor.requires_grad,
         replaced=before,
+        lent=role == "parameter" and not isinstance(tensor, torch.nn.Parameter),
     )
 
 
