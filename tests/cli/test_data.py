@@ -190,3 +190,46 @@ def test_lerobot(tmp_path: Path) -> None:
     assert code == 1
     assert text == f"meta/stats.json: the file is missing\n{tmp_path / 'set'}: 1 problem\n"
     assert json.loads((tmp_path / "o.json").read_text())["problems"] == ["meta/stats.json: the file is missing"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("split t.csv -o s.json", "gradledger data split: got no group"),
+        ("split t.csv -o s.json --group day --time name --gap 3", "got 'name', which holds no numbers, such as 'n0'"),
+        ("split t.csv -o s.json --group day --time name --purge 3", "got 'name', which holds no numbers"),
+        ("leaks split.json --target x", "gradledger data leaks: got --target without --features"),
+        ("leaks split.json --columns x", "gradledger data leaks: got --columns without --features"),
+        ("leaks split.json --features t.csv --target y", "--target of t.csv: got 'y'"),
+        ("leaks split.json --features t.csv --target x --columns day", "wanted classes: text, or whole numbers"),
+        ("learnable t.csv --inputs day,x --targets x", "got x among the inputs and to be predicted"),
+        ("learnable t.csv --inputs day* --classes day", "got day among the inputs and to be predicted"),
+        ("learnable t.csv --inputs day --targets x --angles day", "--angles day, wanted names among the targets, x."),
+        ("learnable t.csv --inputs day --targets x --goal -1", "got --goal -1, wanted an error of at least 0"),
+        ("learnable t.csv --inputs day --targets x --classes day", "got both --targets and --classes"),
+        ("learnable head.csv --inputs day --targets x", "head.csv: got no rows"),
+        ("check t.csv --schema list.json", "got TypeError: a list at the top"),
+        ("check t.csv --schema typo.json", "got ValueError: key 'lo' of field 'x', which has name, axes, "),
+        ("check t.csv --schema none.json", "none.json: got no such file or directory"),
+        ("check t.csv --schema .", "got a folder, wanted a schema as JSON"),
+        ("lerobot check none", "gradledger data lerobot check: got none, which is not there"),
+        ("lerobot check t.csv", "gradledger data lerobot check: got t.csv, which is a file"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["id,day,name,x", *(f"s{at},{at // 20},n{at % 9},{at / 7}" for at in range(120))]
+    Path("t.csv").write_text("\n".join(lines) + "\n")
+    Path("head.csv").write_text(lines[0] + "\n")
+    Path("list.json").write_text("[]")
+    field = {"name": "x", "axes": "B", "lo": 0}
+    Path("typo.json").write_text(json.dumps({"format": "gradledger-schema/1", "name": "t", "fields": [field]}))
+    if line.startswith("leaks"):
+        given = ("split", "t.csv", "-o", "split.json", "--group", "day", "--share", "a=0.5", "--share", "b=0.5")
+        assert run(*given)[0] == 0
+    code, text = run(*line.split())
+    assert code == 2, text
+    assert says in text
+    assert "Next: " in text

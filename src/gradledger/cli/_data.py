@@ -16,8 +16,8 @@ def many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def usage(got: str, wanted: str, next_step: str) -> UsageError:
-    return UsageError(got=got, wanted=wanted, where="gradledger data", next_step=next_step)
+def usage(verb: str, got: str, wanted: str, next_step: str) -> UsageError:
+    return UsageError(got=got, wanted=wanted, where=f"gradledger data {verb}", next_step=next_step)
 
 
 def words(text: str) -> list[str]:
@@ -32,6 +32,7 @@ def files(path: Path, forms: tuple[str, ...]) -> list[Path]:
         others = sorted({file.suffix or "no suffix" for file in path.rglob("*") if file.is_file()})
         what = f"a folder of {', '.join(others[:4]) or 'nothing'}" if path.is_dir() else "which is not there"
         raise usage(
+            "check",
             f"{path}, {what}",
             f"a file, or a folder with {', '.join(forms)}",
             "name what is to be checked; pictures are checked as an array (docs/data.md shows a folder of them)",
@@ -68,7 +69,7 @@ def shares(given: list[str] | None) -> dict[str, float] | None:
         except ValueError:
             equals = ""
         if not equals or not side:
-            raise usage(f"--share {one}", "SIDE=SHARE", "for example --share train=0.8")
+            raise usage("split", f"--share {one}", "SIDE=SHARE", "for example --share train=0.8")
     return shares or None
 
 
@@ -78,7 +79,7 @@ def pins(given: list[str] | None, rows: Table) -> dict[tuple[str, Any], str]:
         key, equals, rest = one.partition("=")
         value, colon, side = rest.rpartition(":")
         if not (key and equals and colon and side):
-            raise usage(f"--pin {one}", "COLUMN=VALUE:SIDE", "for example --pin day=friday:test")
+            raise usage("split", f"--pin {one}", "COLUMN=VALUE:SIDE", "for example --pin day=friday:test")
         # The table's own type of value: "3" is the number 3 in a column of numbers.
         known = {str(own): own for own in rows.column(key, "--pin").tolist()}
         pins[key, known.get(value, value)] = side

@@ -226,6 +226,13 @@ def group_control(
     if len(given) > rows:
         drawn = _whole_groups(which, rows, 2 * folds, np.random.default_rng(rng_seed))
         given, goal, which = given[drawn], goal[drawn], which[drawn]
+    if task == "classes" and goal.dtype.kind == "f" and np.any(goal != np.floor(goal)):
+        raise SplitError(
+            got=f"targets such as {float(goal[goal != np.floor(goal)][0]):g} for classes",
+            wanted="classes: text, or whole numbers",
+            where="group_control",
+            next_step="say that they are values: task='values', on the command line --task values",
+        )
     if model is None:
         kind = neighbours.KNeighborsClassifier if task == "classes" else neighbours.KNeighborsRegressor
         model = kind(n_neighbors=3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,13 +181,15 @@ def from_json(document: Json, *, where: str = "schema.from_json") -> Schema:
         SchemaError: an unknown key, a missing one, another format, or fields that contradict themselves.
     """
     try:
-        if document["format"] != FORMAT:
-            raise ValueError(f"format {document['format']!r}")
-        fields = tuple(_field(one) for one in document["fields"])
-        return Schema(str(document["name"]), fields, bool(document.get("allow_extra", False)))
+        if not isinstance(document, Mapping):
+            raise TypeError(f"a {type(document).__name__} at the top")
+        if document.get("format") != FORMAT:
+            raise ValueError(f"format {document.get('format')!r}")
+        read = tuple(_field(one) for one in document["fields"])
+        return Schema(str(document["name"]), read, bool(document.get("allow_extra", False)))
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise SchemaError(
-            got=f"{type(cause).__name__}: {cause}",
+            got=f"no key {cause}" if isinstance(cause, KeyError) else f"{type(cause).__name__}: {cause}",
             wanted=f"a document of format {FORMAT} with name and fields",
             where=where,
             next_step="docs/data.md shows a schema file",
@@ -203,8 +205,9 @@ def read(path: Path) -> Schema:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
+        unread = "a folder" if path.is_dir() else str(getattr(cause, "strerror", "")).lower()
         raise SchemaError(
-            got=f"{type(cause).__name__}: {cause}",
+            got=f"{type(cause).__name__}: {cause}" if isinstance(cause, ValueError) else unread,
             wanted="a schema as JSON",
             where=str(path),
             next_step="write one with Schema.write, or see docs/data.md",
@@ -236,6 +239,11 @@ def require_same_shape(prediction: Any, target: Any, *, where: str = "the loss")
 
 
 def _field(given: Mapping[str, Json]) -> Field:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"a {type(given).__name__} among the fields")
+    known = [one.name for one in fields(Field)]
+    for key in given.keys() - set(known):
+        raise ValueError(f"key {key!r} of field {given.get('name', '')!r}, which has {', '.join(known)}")
     values = dict(given)
     axes = values.pop("axes")
     values["axes"] = tuple(axes.split()) if isinstance(axes, str) else tuple(axes)

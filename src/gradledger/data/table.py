@@ -51,6 +51,23 @@ class Table:
             )
         return self.arrays[name]
 
+    def numbers(self, name: str, option: str) -> NDArray[Any]:
+        """One array, of numbers.
+
+        Raises:
+            DataError: there is none of that name, or it holds something else.
+        """
+        array = self.column(name, option)
+        if array.dtype.kind not in "biuf":
+            shown = f", such as {str(array.reshape(-1)[0])!r}" if array.size else ""
+            raise DataError(
+                got=f"{name!r}, which holds no numbers{shown}",
+                wanted="a column of numbers",
+                where=f"{option} of {self.path}",
+                next_step="name another column, or write it as numbers",
+            )
+        return array
+
     def matching(self, names: list[str], option: str) -> list[str]:
         """The columns meant, in order: a name with * or ? stands for all that fit it.
 
@@ -100,6 +117,10 @@ class Table:
                 wanted="columns of numbers",
                 where=str(self.path),
                 next_step="name columns that hold numbers",
+            )
+        if not len(parts[0]):
+            raise DataError(
+                got="no rows", wanted="one row a sample", where=str(self.path), next_step="write the samples into it"
             )
         return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
 

@@ -104,12 +104,13 @@ def split(
         if len(set(ids)) < count:
             twice = Counter(ids).most_common(1)[0][0]
             got = f"--id {id}, which has {twice!r} twice ({len(set(ids))} values in {count} rows)"
-            raise usage(got, "a name for each sample, each once", "name another column, or add one that counts rows")
+            wanted = "a name for each sample, each once"
+            raise usage("split", got, wanted, "name another column, or add one that counts rows")
         keys = {name: plain(rows.column(name, "--group").tolist()) for name in group or []}
-        times = rows.column(time, "--time").tolist() if time else None
+        times = rows.numbers(time, "--time").tolist() if time else None
         if gap > 0:
             if times is None:
-                raise usage("--gap without --time", "the column of times", "pass --time COLUMN")
+                raise usage("split", "--gap without --time", "the column of times", "pass --time COLUMN")
             keys["burst"] = list(groups.bursts(times, gap))
         hashes = None
         if content:
@@ -119,6 +120,7 @@ def split(
             ]
         if not keys and hashes is None:
             raise usage(
+                "split",
                 "no group",
                 "what belongs together",
                 f"--group COLUMN, --gap, --content, or --group {id} if nothing does",
@@ -170,8 +172,13 @@ def leaks(
 
         kept = manifests.read(Path(split))
         problems = kept.problems()
+        for option, given in (("--target", target), ("--columns", columns)):
+            if given and not features:
+                raise usage("leaks", f"{option} without --features", "the file that has it", "pass --features FILE")
         if features:
             rows = tables.read(Path(features))
+            if target:
+                rows.column(target, "--target")
             problems += kept.problems_with([str(one) for one in rows.column(id, "--id").tolist()])
         if features and not problems:
             at = order(kept, rows, id)
@@ -224,9 +231,21 @@ def learnable(
         from gradledger.data import table as tables
 
         if bool(targets) == bool(classes):
-            raise usage("both or none of --targets and --classes", "one of them", "name the columns to be predicted")
+            got = "both --targets and --classes" if targets else "neither --targets nor --classes"
+            raise usage("learnable", got, "one of them", "name the columns to be predicted")
+        if goal is not None and not goal >= 0:
+            raise usage("learnable", f"--goal {goal:g}", "an error of at least 0", "name the error to be reached")
         rows = tables.read(Path(table))
         rows.rows()
+        asked = [classes] if classes else rows.matching(words(targets), "--targets")
+        both = sorted(set(asked) & set(rows.matching(words(inputs), "--inputs")))
+        if both:
+            got = f"{', '.join(both)} among the inputs and to be predicted"
+            raise usage("learnable", got, "inputs that the target is not part of", "take it out of --inputs")
+        idle = [name for name in words(angles) if name not in (*asked, *(rows.titles(asked) if targets else ()))]
+        if idle:
+            wanted = f"names among the targets, {', '.join(asked)}"
+            raise usage("learnable", f"--angles {', '.join(idle)}", wanted, "name those targets that are angles")
         given = rows.matrix(words(inputs))
         groups = plain(rows.column(group, "--group").tolist()) if group else None
         if targets:
@@ -265,6 +284,9 @@ def lerobot_check(
     def work(document: Document) -> int:
         from gradledger.data.lerobot import check as look
 
+        if not Path(folder).is_dir():
+            got = f"{folder}, which is {'a file' if Path(folder).exists() else 'not there'}"
+            raise usage("lerobot check", got, "the folder of a LeRobotDataset v3.0", "name the folder that holds meta/")
         problems = look(Path(folder), videos=videos)
         _say(*problems, f"{folder}: {many(len(problems), 'problem')}")
         document.update(problems=problems)
