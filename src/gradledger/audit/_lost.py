@@ -61,6 +61,7 @@ class Case:
     last_index: int = -10
     streak: int = 0
     longest: int = 0
+    streaks: int = 0
     gap: int = 0
     even: int = 0
 
@@ -228,6 +229,7 @@ def _decide(state: State, one: _Undecided, world: World) -> None:
     case.forward_between += one.forward_between
     case.streak = case.streak + 1 if one.step.index == case.last_index + 1 else 1
     case.longest = max(case.longest, case.streak)
+    case.streaks += case.streak == 1
     gap = one.step.index - case.last_index
     case.even = case.even + 1 if gap == case.gap else 0
     case.gap, case.last_index = gap, one.step.index
@@ -243,9 +245,15 @@ def cases(state: State, world: World) -> list[tuple[int, Watched, Case]]:
             if fill in state.inspected or not case.looked_at:
                 continue
             often = case.seen >= 3 and 2 * case.seen >= watched.steps
-            if case.longest >= 3 or often or _every_so_many(case) or _short(case, watched):
+            if _in_a_row(case) or often or _every_so_many(case) or _short(case, watched):
                 found.append((ident, watched, case))
     return found
+
+
+def _in_a_row(case: Case) -> bool:
+    """Step after step.  A program that rejects a batch for its gradient loses a pass now and then: sometimes three
+    times in a row, but not as a rule."""
+    return case.longest >= 3 and (case.empty or case.seen >= 3 * case.streaks)
 
 
 def _every_so_many(case: Case) -> bool:

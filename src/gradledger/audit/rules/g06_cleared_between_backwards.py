@@ -15,6 +15,7 @@ the same tensors, and the step uses only that one, in most steps or three times 
 ## Near misses
 - The gradient of the first loss is read before the clear: sharpness-aware steps, gradient surgery, logged norms.
 - The first pass was used by another optimizer (a generator's pass through the discriminator).
+- A batch that is rejected for its gradient now and then: not finite, or a spike.
 - A pass made for the gradient of an input (adversarial examples), whose parameter gradients are cleared.
 - An incomplete accumulation window thrown away at the end of an epoch: that is GL-G22.
 
