@@ -104,6 +104,15 @@ def test_a_program_that_fails_keeps_its_exit_code_and_its_traceback(command: Run
     assert command("audit", "exits.py").returncode == 7
 
 
+def test_a_program_that_never_trained_is_not_called_sound(command: Run, tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text("import argparse\nimport torch\nargparse.ArgumentParser().parse_args()\n")
+    done = command("audit", "words.py", "--format", "json")
+    assert done.returncode == 2
+    assert "nothing to judge in words.py: no backward and no step ran" in done.stderr
+    told = " ".join(done.stderr.split())
+    assert "--format stood after the program's name, so the program got it: ours come before it" in told
+
+
 def test_select_and_ignore(command: Run) -> None:
     done = command("audit", "--select", "T", "faulty.py")
     assert done.returncode == 0
@@ -133,6 +142,7 @@ def test_a_program_without_torch(command: Run, tmp_path: Path) -> None:
         (("audit", "--select", "Z9", "faulty.py"), "got 'Z9'"),
         (("audit", "--output", "no/such/folder/x.json", "faulty.py"), "a file in a folder that exists"),
         (("audit", "--replay", "nothing"), "got 'nothing'"),
+        (("audit", "--run", "correct.py", "faulty.py"), "--run: got correct.py, which is a file, wanted a folder"),
         (("explain", "Z9"), "`gradledger rules` lists every code and name"),
     ],
 )

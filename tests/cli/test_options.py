@@ -50,6 +50,8 @@ def test_values_and_defaults() -> None:
         ("-x train.py", "got -x, wanted one of"),
         ("--oracle=0 train.py", "got --oracle=0, wanted --oracle=EVERY with a whole number above 0"),
         ("--oracle=often train.py", "got --oracle=often"),
+        ("--oracle 5 train.py", "got --oracle 5, wanted --oracle=5, in one word"),
+        ("--outptu r.txt train.py", "Next: did you mean --output?"),
     ],
 )
 def test_mistakes(line: str, message: str) -> None:
@@ -74,3 +76,9 @@ def test_help(word: str) -> None:
     text = help_text()
     assert all(option.name in text for option in OPTIONS)
     assert max(len(line) for line in text.splitlines()) <= 104
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("80", 80), ("40", 60), ("200", 100)])
+def test_the_help_fits_the_terminal(columns: str, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert widest - 10 < max(map(len, help_text().splitlines())) <= widest

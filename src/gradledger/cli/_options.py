@@ -126,13 +126,16 @@ def split(argv: Sequence[str], options: Sequence[Option], verb: str) -> Argument
         name, equals, value = word.partition("=")
         option = known.get(name)
         if option is None:
-            raise wrong(word, f"one of {', '.join(known)}; options of the program come after its name", verb)
+            wanted = f"one of {', '.join(known)}; options of the program come after its name"
+            raise wrong(word, wanted, verb, near=(name, tuple(known)))
         if not option.metavar:
             if equals:
                 raise wrong(word, f"{name} alone: it takes no value", verb)
             values[name] = "yes"
             continue
         if not equals and option.alone:
+            if len(words) > 1 and words[0].isdecimal():  # no program is called 5
+                raise wrong(f"{name} {words[0]}", f"{name}={words[0]}, in one word", verb)
             value = option.alone
         elif not equals:
             if not words:
@@ -159,18 +162,26 @@ def help_text() -> str:
 
 def help_of(usage: str, head: str, options: Sequence[Option], tail: str) -> str:
     """The help of a verb that runs a program."""
-    lines = [f"Usage: {usage}", "", *textwrap.wrap(head, 100), ""]
-    lines.append("Options (before the program's name; what comes after it belongs to the program):")
+    import shutil  # here alone: its compressors are not to be in the program's process
+
+    width = max(60, min(100, shutil.get_terminal_size().columns))
+    lines = [*textwrap.wrap(f"Usage: {usage}", width, subsequent_indent=" " * 7), "", *textwrap.wrap(head, width), ""]
+    lines += textwrap.wrap("Options (before the program's name; what comes after it belongs to the program):", width)
     for option in options:
         name = f"  {option.name}{'' if option.alone else ' '}{option.metavar}"
         default = f"  [default: {option.default}]" if option.default else ""
         if len(name) >= 20:
             lines.append(name.rstrip())
             name = ""
-        lines += textwrap.wrap(option.help + default, 100, initial_indent=name.ljust(20), subsequent_indent=" " * 20)
-    return "\n".join([*lines, "", *textwrap.wrap(tail, 100)]) + "\n"
+        lines += textwrap.wrap(option.help + default, width, initial_indent=name.ljust(20), subsequent_indent=" " * 20)
+    return "\n".join([*lines, "", *textwrap.wrap(tail, width)]) + "\n"
 
 
-def wrong(got: str, wanted: str, verb: str) -> UsageError:
-    """An error of the command line."""
-    return UsageError(got=got, wanted=wanted, where=verb, next_step=f"`{verb} --help` lists the options")
+def wrong(got: str, wanted: str, verb: str, *, near: tuple[str, Sequence[str]] | None = None) -> UsageError:
+    """An error of the command line; `near`: a word that is not known, and those that are."""
+    next_step = f"`{verb} --help` lists the options"
+    if near is not None:
+        from gradledger.cli import _usage  # the process is given to no program any more
+
+        next_step = _usage.near(*near, next_step)
+    return UsageError(got=got, wanted=wanted, where=verb, next_step=next_step)

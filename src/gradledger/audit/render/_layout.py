@@ -63,6 +63,8 @@ def verdict(report: Report) -> str:
         return f"{what}{where}"
     if not report.events:
         return f"nothing was recorded{where}"
+    if report.ended is not None and not report.ended.steps and not report.ended.backwards:
+        return f"nothing to judge{where}: no backward and no step ran"
     return f"no fault found{where}"
 
 

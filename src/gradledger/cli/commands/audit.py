@@ -11,9 +11,9 @@ from typing import NoReturn, TextIO
 from gradledger.audit.engine import Judge
 from gradledger.audit.report import Cost, Report
 from gradledger.cli._atomic import check_path, write_text
-from gradledger.cli._options import Arguments, help_text, parse
+from gradledger.cli._options import OPTIONS, Arguments, help_text, parse
 from gradledger.cli._parts import Parts
-from gradledger.core.errors import GradledgerError
+from gradledger.core.errors import GradledgerError, UsageError
 from gradledger.ledger import _gather, _launchers, _runs
 from gradledger.ledger._runner import Outcome, Target, leave, resolve, run
 from gradledger.watch import End, Watch
@@ -25,6 +25,7 @@ FINDINGS = 3
 DIFFERENT = 4
 BITS = 5
 PAGE = "report.html"
+NAMES = frozenset(option.name for option in OPTIONS if option.name != "--help")
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -114,6 +115,9 @@ def _conclude(
     elif program.store_problem:
         footer.append(program.store_problem)
     footer += [text] if (text := _launchers.unwatched(target)) else []
+    misplaced = [word for word in arguments.rest if word.partition("=")[0] in NAMES]
+    if misplaced and outcome.exit_code:
+        footer.append(f"{misplaced[0]} stood after the program's name, so the program got it: ours come before it")
     _write(report, arguments, output, stream, footer)
     _open(report, arguments, ledger, stream, footer)
     return _verdict(report, arguments) if outcome.exit_code == 0 and outcome.signal is None else None
@@ -230,8 +234,12 @@ def _ledger_path(arguments: Arguments, program: str, stream: TextIO) -> Path | N
         return _runs.new_run(program, Path(given) if given else None)
     except OSError as error:
         if given:
-            raise GradledgerError(
-                got=given, wanted="a folder that can be written", where="--run", next_step=str(error)
+            there = "which is a file" if Path(given).is_file() else f"and {str(error.strerror).lower()}"
+            raise UsageError(
+                got=f"{given}, {there}",
+                wanted="a folder that can be written, made where it is missing",
+                where="--run",
+                next_step="name another folder, or leave --run out: the run is then kept in the user's cache folder",
             ) from error
         print(f"gradledger: the run is not stored: {error}", file=stream)
         return None
