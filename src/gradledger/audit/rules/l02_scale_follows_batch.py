@@ -3,22 +3,29 @@
 ## What it is
 One term of the loss is averaged over all its elements, another is summed over the batch and more: a reconstruction by
 `mse_loss` (a mean over B x D) beside a KL term with `.sum()` (over B x Z).  Or padded positions are set to zero and the
-mean is then taken over all positions: `(loss * mask).mean()`.
+mean is then taken over all positions: `(loss * mask).mean()`.  Or the whole loss is a sum over a batch of n elements,
+and the learning rate is one for their mean: steps are n times as large as it says.
 
 ## Why it matters
 The weight of one against the other is B x D, and nobody chose it.  In a VAE the KL wins and the posterior collapses;
 and each change of the batch size is a change of the objective, which the learning rate does not know.  A mean that
 counts padding is too small by the share of padding: a batch with long sequences teaches more a step than one with
-short ones, and every step is smaller than the learning rate says.
+short ones, and every step is smaller than the learning rate says.  Steps that are n times too large diverge.
 
 ## How it is found
 In watched iterations, the terms of each loss are unfolded with their reductions.  It is reported when a mean over
 elements and a sum over rows *and* further axes of the same batch are added, with no factor and no division between.
 A mask [B, T] with rows of different lengths is followed from where it is laid on a comparison to the mean (or the
 division by the number of all positions) that counts what it removed; it is reported when the share of valid positions
-differs between batches.
+differs between batches.  A plain sum alone is reported when the run blows up by it: all terms are sums over the rows
+with no factor, SGD takes them as they are, its steps are longer than the weights they change, and its gradients grow
+until they overflow, at a rate r a step that steps n times smaller would not have (2n > 1 + r).
 
 ## Near misses
+- A sum with a learning rate that is made for it.  This is not told from one that is not by anything but a run that
+  diverges: a sum that trains, however slowly or noisily, is no finding.  With Adam a constant factor of the loss
+  changes nothing; and in a smaller last batch a sum gives each row the weight that it has in the others, which a mean
+  does not.  So neither is reported.
 - Both divided by the number of rows, or both averaged; a masked sum divided by the number of valid positions.
 - An explicit weight on one of them: somebody chose it.
 - A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
@@ -33,32 +40,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._phrases import distinct
+from gradledger.audit._blown_up import Growth
+from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, PaddingAveraged, Term
+from gradledger.core.events import Backward, Event, PaddingAveraged, StepMeasured, Term
 
 RULE = Rule(
     "L2",
     "scale-follows-batch",
     "loss conventions",
-    "The scale of the loss follows the batch: a mean beside a sum, or a masked loss averaged over padding, too.",
+    "The scale of the loss follows the batch: a mean beside a sum, a masked mean over padding, a sum that diverges.",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, PaddingAveraged)
+LISTENS: tuple[type[Event], ...] = (Backward, PaddingAveraged, StepMeasured)
 NEEDS_DETAIL = True
 KEPT = 256
+SUMS = 0.9  # of the passes
 _Key = tuple[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(slots=True)
 class State:
     """Pairs of terms by their lines: the first reverse pass, and how many had them.  Masked averages by line: the
-    first, and the shares of valid positions that were seen."""
+    first, and the shares of valid positions that were seen.  Passes whose terms are all sums, by the line of the
+    largest: the first, and how many.  How the gradients of each optimizer grow."""
 
     pairs: dict[_Key, tuple[Backward, Term, Term]] = field(default_factory=dict)
     seen: dict[_Key, int] = field(default_factory=dict)
     walked: int = 0
     averages: dict[tuple[str, int], tuple[PaddingAveraged, set[float]]] = field(default_factory=dict)
+    sums: dict[tuple[str, int], tuple[Backward, Term, int]] = field(default_factory=dict)
+    growths: dict[int, Growth] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -72,9 +84,17 @@ def update(state: State, event: Event, world: World) -> None:
             if len(shares) < KEPT:
                 shares.add(event.kept)
         return
+    if isinstance(event, StepMeasured):
+        if event.optimizer in state.growths or len(state.growths) < KEPT:
+            state.growths.setdefault(event.optimizer, Growth()).take(event)
+        return
     if not isinstance(event, Backward) or event.method != "backward" or not event.detailed:
         return
     state.walked += 1
+    total = _all_summed(event, world)
+    if total is not None and (total.site.key() in state.sums or len(state.sums) < KEPT):
+        first = state.sums.get(total.site.key(), (event, total, 0))
+        state.sums[total.site.key()] = (*first[:2], first[2] + 1)
     means = [t for t in event.terms if t.has_graph and t.reduction == "mean" and _bare(t) and t.elements > t.batch > 1]
     for mean in means:
         for total in event.terms:
@@ -83,6 +103,19 @@ def update(state: State, event: Event, world: World) -> None:
                 if key in state.pairs or len(state.pairs) < KEPT:
                     state.pairs.setdefault(key, (event, mean, total))
                     state.seen[key] = state.seen.get(key, 0) + 1
+
+
+def _all_summed(event: Backward, world: World) -> Term | None:
+    """The largest term, when every term with a graph is a plain sum over rows."""
+    terms = [t for t in event.terms if t.has_graph]
+    totals = [t for t in terms if _bare(t) and t.reduction == "sum" and t.batch > 1 and t.site.line]
+    if not terms or event.scaled or len(totals) < len(terms) or any(_over_parameters(t, world) for t in totals):
+        return None
+    return max(totals, key=lambda t: t.elements)
+
+
+def _over_parameters(term: Term, world: World) -> bool:
+    return bool(term.leaves) and all(world.tensor(leaf).numel == term.elements for leaf in term.leaves)
 
 
 def _bare(term: Term) -> bool:
@@ -97,8 +130,7 @@ def _is_total(term: Term, batch: int, world: World) -> bool:
         return False
     if term.elements == term.batch**2:
         return False  # a matrix over pairs of rows (a transport plan, a kernel) has its own measure
-    # a sum over parameters has nothing to do with the batch
-    return not term.leaves or any(world.tensor(leaf).numel != term.elements for leaf in term.leaves)
+    return not _over_parameters(term, world)  # (which has nothing to do with the batch)
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -120,7 +152,40 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found + [_average(*pair) for pair in state.averages.values() if len(pair[1]) > 1]
+    found += [_average(*pair) for pair in state.averages.values() if len(pair[1]) > 1]
+    for event, total, count in state.sums.values():
+        if count >= SUMS * state.walked:
+            found += _diverged(event, total, count, state, world)
+    return found
+
+
+def _diverged(event: Backward, total: Term, count: int, state: State, world: World) -> list[Finding]:
+    """The run blew up by steps of a sum, and those of a mean would be small enough."""
+    n = total.elements
+    for ident, growth in state.growths.items():
+        optimizer, rate = world.optimizer(ident), growth.rate
+        rates = [g.lr for g in optimizer.groups if g.lr is not None]
+        if optimizer.short_cls != "SGD" or rate is None or 2 * n <= 1 + rate or not rates:
+            continue
+        if not any(t in optimizer.tensors for t in event.leaves):
+            continue
+        return [
+            Finding(
+                "L2",
+                "error",
+                total.site,
+                f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
+                f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
+                f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}.",
+                f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
+                related=distinct(total.site, (event.root_site, event.site, optimizer.site)),
+                evidence={"rows": total.batch, "summed": n, "lr": rates[0], "growth": rate, "steps": growth.steps},
+                count=count,
+                confidence="likely",
+                iteration=event.iteration,
+            )
+        ]
+    return []
 
 
 def _average(event: PaddingAveraged, shares: set[float]) -> Finding:
