@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradledger.core.errors import LedgerError
-from gradledger.core.events import Event, RankBatch, RankFinding, RankParameters, SamplerPass
+from gradledger.core.events import Event, RankBatch, RankFinding, RankLoss, RankParameters, SamplerPass
 from gradledger.ledger._store import read
 
 WAIT = 10.0  # seconds for ranks that end later
 STARTED = 1.0  # seconds for ranks that this process started: it has usually waited for them
-COMMON = (RankBatch, RankFinding, RankParameters, SamplerPass)
+COMMON = (RankBatch, RankFinding, RankLoss, RankParameters, SamplerPass)
 
 
 def of_environment() -> tuple[int, int] | None:

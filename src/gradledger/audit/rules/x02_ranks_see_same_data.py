@@ -5,30 +5,35 @@ Several processes train one model and draw the very same batches, because nobody
 `DistributedSampler` splits it, and nobody tells it the epoch: `set_epoch` is never called.
 
 ## Why it matters
-With equal batches, two ranks cost twice as much as one and learn the same.  Without `set_epoch` the order, and with it
+With equal data, two ranks cost twice as much as one and learn the same.  Without `set_epoch` the order, and with it
 each batch, is the same in every epoch: there is no shuffling, and each rank sees its own part of the data for ever.
 
 ## How it is found
 Each rank keeps digests of its first batches; it is reported when those that were trained on are equal in two ranks,
-batch after batch.  And it is reported when a shuffling sampler begins several passes that are trained on with the same
-epoch and seed.
+batch after batch.  Without a loader it is reported when the inputs of the network and the losses of the first reverse
+passes are equal in all ranks, bit by bit, while the gradients are averaged over them.  And it is reported when a
+shuffling sampler begins several passes that are trained on with the same epoch and seed.
 
 ## Near misses
 - Samplers that do not shuffle; one pass alone; validation that every rank makes as a whole.
-- Tensor and pipeline parallelism, where ranks work on one batch together: other values than gradients travel.
+- One table in all ranks of which each takes its own rows; one input with noise, targets or terms of each rank's own.
+- Batches that one rank sends to the others, and members of an ensemble, whose gradients nobody averages.
+- Tensor and pipeline parallelism, where ranks work on one batch together: they hold different parameters, and other
+  values than gradients travel.
 
 ## Fix
-`sampler = DistributedSampler(data)`, and `sampler.set_epoch(epoch)` before each pass.
+`sampler = DistributedSampler(data)`, and `sampler.set_epoch(epoch)` before each pass.  By hand: every rank its own
+rows, `order[rank::world_size]`, or its own random stream, `torch.Generator().manual_seed(seed + rank)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._phrases import distinct, times
+from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Event, LoaderEpoch, RankBatch, RankParameters, SamplerPass
+from gradledger.core.events import Backward, Event, LoaderEpoch, RankBatch, RankLoss, RankParameters, SamplerPass
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -37,7 +42,7 @@ RULE = Rule(
     "ranks",
     "Ranks draw the same batches, or a distributed sampler repeats its order in every epoch.",
 )
-LISTENS: tuple[type[Event], ...] = (SamplerPass, RankBatch, RankParameters, LoaderEpoch, Backward)
+LISTENS: tuple[type[Event], ...] = (SamplerPass, RankBatch, RankLoss, RankParameters, LoaderEpoch, Backward)
 KEPT = 2000
 BATCHES = 3
 _Line = tuple[tuple[str, int], int]
@@ -53,12 +58,18 @@ class _Passes:
 
 @dataclass(slots=True)
 class State:
-    """Passes of each loader and rank; the pass that is open; batches by loader, pass and index: digests by rank."""
+    """Passes of each loader and rank; the pass that is open; batches by loader, pass and index: digests by rank;
+    reverse passes by their number: their losses by rank; whether other values than gradients travel between ranks, and
+    whether gradients do; parameters by optimizer and step, and whether ranks ever held different ones."""
 
     passes: dict[tuple[int, int], _Passes] = field(default_factory=dict)
     open: _Passes | None = None
     batches: dict[tuple[int, int, int], dict[int, RankBatch]] = field(default_factory=dict)
+    losses: dict[int, dict[int, RankLoss]] = field(default_factory=dict)
     exchanged: bool = False
+    averaged: bool = False
+    parameters: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    parts: bool = False
 
 
 def init() -> State:
@@ -83,8 +94,15 @@ def update(state: State, event: Event, world: World) -> None:
     elif isinstance(event, RankBatch):
         if len(state.batches) < KEPT:
             state.batches.setdefault((event.loader, event.epoch, event.index), {})[event.rank] = event
+    elif isinstance(event, RankLoss):
+        if len(state.losses) < KEPT:
+            state.losses.setdefault(event.index, {})[event.rank] = event
     elif isinstance(event, RankParameters):
         state.exchanged |= event.exchanged
+        state.averaged |= any(event.averaged)
+        if len(state.parameters) < KEPT:
+            held = state.parameters.setdefault((event.optimizer, event.step), event.digests)
+            state.parts |= held != event.digests
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -110,7 +128,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=one.first.iteration,
             ),
         )
-    return [*found.values(), *_equal(state)]
+    return [*found.values(), *(_equal(state) or _alike(state))]
 
 
 def _equal(state: State) -> list[Finding]:
@@ -148,7 +166,58 @@ def _equal(state: State) -> list[Finding]:
     return found
 
 
+def _alike(state: State) -> list[Finding]:
+    """Reverse passes that had the same inputs and the same loss in all ranks, whose gradients are averaged."""
+    if state.exchanged or state.parts or not state.averaged:
+        return []  # parts of one model work on one batch together; members of an ensemble are averaged by nobody
+    equal: dict[tuple[str, int], list[RankLoss]] = {}
+    apart: set[tuple[str, int]] = set()
+    for _, ranks in sorted(state.losses.items()):
+        first = next(iter(ranks.values()))
+        if len(ranks) < first.world:
+            continue
+        if len({(r.loss, r.inputs) for r in ranks.values()}) == 1:
+            equal.setdefault(first.site.key(), []).append(first)
+        else:
+            apart.update(r.site.key() for r in ranks.values())
+    found = []
+    for line, passes in equal.items():
+        # where no input could be looked at, a term that no data enters (a decay of weights) would be equal, too
+        blind = not all(p.inputs for p in passes)
+        if line in apart or (blind and apart) or len({p.loss for p in passes}) < (2 * BATCHES if blind else BATCHES):
+            continue
+        found.append(_same_work(passes))
+    return found
+
+
+def _same_work(passes: list[RankLoss]) -> Finding:
+    first = passes[0]
+    places = [s for s in (*first.made, first.call_site, first.site) if s.file] or [first.site]
+    above = [Site(f.file, f.line, f.function) for s in places[:2] for f in s.callers[:1]]
+    values = [p.value for p in passes if p.value is not None]
+    told = f" ({', '.join(number(v) for v in values[:3])} ...)" if values else ""
+    return Finding(
+        "X2",
+        "error",
+        places[0],
+        f"all {first.world} ranks train on the same data: in the first {times(len(passes), 'reverse pass')} their "
+        f"inputs and losses{told} are equal bit by bit, and the averaged gradient is that of one rank alone.",
+        "give each rank rows of its own, order[rank::world_size], or a random stream of its own, "
+        "torch.Generator().manual_seed(seed + rank)",
+        related=distinct(places[0], (*places[1:], *above)),
+        evidence={
+            "ranks": first.world,
+            "equal_passes": len(passes),
+            "losses": values[:3],
+            "inputs_compared": all(bool(p.inputs) for p in passes),
+        },
+        count=len(passes),
+        iteration=first.iteration,
+    )
+
+
 def not_checked(state: State, world: World) -> str | None:
     """Why this run could not be judged, or None when it was."""
-    several = any(len(ranks) > 1 for ranks in state.batches.values())
+    several = any(len(batches) > 1 for batches in state.batches.values())
+    several = several or any(len(losses) > 1 for losses in state.losses.values())
     return None if state.passes or several else "no DistributedSampler and no batches of two ranks were seen"

@@ -213,6 +213,9 @@ from gradledger.core.events._ranks import (
     RankFinding as RankFinding,
 )
 from gradledger.core.events._ranks import (
+    RankLoss as RankLoss,
+)
+from gradledger.core.events._ranks import (
     RankParameters as RankParameters,
 )
 from gradledger.core.events._ranks import (

@@ -39,6 +39,24 @@ class RankBatch(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLoss(Event):
+    """The `index`-th reverse pass of one rank, at `site`, before any averaging.  `loss`: digest of its root, `value` of
+    a scalar; `inputs`: digest of what the program's own forward calls were given since the pass before ("": nothing
+    that could be looked at); `call_site`: the first of these calls; `made`: lines that made its inputs, nearest
+    first."""
+
+    KIND: ClassVar[str] = "rank_loss"
+    rank: int
+    world: int
+    index: int
+    loss: str
+    value: float | None
+    inputs: str
+    call_site: Site
+    made: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankParameters(Event):
     """An optimizer of one rank is about to take its `step`-th step.  Of each parameter: shape, digest of its values,
     and whether its gradient was averaged over ranks.  `exchanged`: other values than gradients travel between ranks;

@@ -18,6 +18,7 @@ from gradledger.core.events import RankBatch, RankParameters, SamplerPass
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._digest import digest, flat_tensors
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
@@ -25,11 +26,12 @@ from gradledger.ledger._session import Session
 BATCHES = 4  # of one pass
 PASSES = 3
 PARAMETERS = 64
+SENT = 64  # tensors that travelled, of one iteration
 SMALL = 16  # elements: losses and metrics that are averaged for a log
 _MOVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "send", "recv")
 
 
-def _world() -> tuple[int, int]:
+def place() -> tuple[int, int]:
     """(rank, ranks); (0, 1) outside a group of processes."""
     if not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
@@ -47,6 +49,7 @@ class _Probe:
         self.passes: dict[int, int] = {}
         self.iterators: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.waiting: list[Any] | None = None
+        self.sent: list[Ref[torch.Tensor]] = []  # since the last reverse pass
         self.exchanged = self.sharded = False
         self.optimizers: dict[int, int] = {}
         self.steps: dict[int, int] = {}
@@ -56,10 +59,20 @@ class _Probe:
 
     def moved(self, before: Any, result: Any, args: Any, kwargs: Any) -> None:
         tensor = args[0] if args else kwargs.get("tensor")
-        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and self.recorder.backwards:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            return
+        if len(self.sent) < SENT:
+            self.sent.append(Ref(tensor))
+        if self.recorder.backwards:
             self.moved_now[tensor.data_ptr()] = tensor.numel()
             if len(self.moved_now) > 4096:
                 self.moved_now.clear()
+
+    def before_backward(self) -> None:
+        """What travelled and has become a part of a graph since (a sum of partial results, inside a function with a
+        reverse pass of its own) is no gradient and no metric, however small it is."""
+        sent, self.sent = self.sent, []
+        self.exchanged = self.exchanged or any((t := ref()) is not None and t.grad_fn is not None for ref in sent)
 
     def ddp_made(self, before: Any, result: Any, args: Any, kwargs: Any) -> None:
         for parameter in args[0].parameters():
@@ -69,7 +82,7 @@ class _Probe:
         """The gradients are what they will be: which of them travelled, and what the parameters are before they
         move."""
         moved, self.moved_now = self.moved_now, {}
-        rank, world = _world()
+        rank, world = place()
         if world < 2 or not tensors or any(type(t) is not torch.nn.Parameter for t in tensors):
             return
         optimizer = self.optimizers.setdefault(self.recorder.tensor_id(tensors[0]), len(self.optimizers))
@@ -117,7 +130,7 @@ class _Probe:
         loader = args[0]
         sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
         shards = isinstance(sampler, DistributedSampler)
-        rank, world = _world()
+        rank, world = place()
         number = self.recorder.objects.number(loader)
         if shards and sampler.num_replicas > 1:
             self.sharded = True
@@ -156,7 +169,7 @@ class _Probe:
         if self.waiting is None:
             return
         (order, count, index, shards, site, found, backwards), self.waiting = self.waiting, None
-        rank, world = _world()
+        rank, world = place()
         self.recorder.emit(
             RankBatch,
             site,
@@ -175,6 +188,7 @@ def install(session: Session) -> Undo:
     """Watch collectives, DDP, samplers, loaders and steps."""
     probe = _Probe(session)
     recorder = session.recorder
+    session.at_backward.append(probe.before_backward)
     session.at_step.append(probe.before_step)
     session.at_end.append(probe.settle)
 
@@ -183,6 +197,7 @@ def install(session: Session) -> Undo:
 
     def undo() -> None:
         session.at_step.remove(probe.before_step)
+        session.at_backward.remove(probe.before_backward)
 
     undos = [
         undo,
