@@ -203,3 +203,38 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(UsageError, match=r"no module 'safetensors.torch'.*pip install 'gradledger\[rl\]'"):
         load(find("dqn_atari"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--workers", "0"), "got --workers 0, wanted 1 or more"),
+        (("--resume",), "wanted the folder of a run: it holds plan.lock.jsonl"),
+        (("--out", "taken"), "got --out taken, which is a file, wanted a folder, made where it is missing"),
+        (("--out", "taken/inside"), "got --out taken/inside, and not a directory, wanted a folder"),
+    ],
+)
+def test_what_a_run_could_not_go_through_with_is_refused_before_a_plan_is_registered(
+    words: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("a file")
+    called: list[Any] = []
+    given: dict[str, dict[str, Any]] = {"all": {}}
+
+    @dataclass(frozen=True)
+    class OfALab:
+        preset: str = "all"
+        out: Path = field(default=Path("runs/lab"), metadata={"help": "folder"})
+        resume: bool = option(False, "go on", or_value_of="out")
+        workers: int = option(1, "at a time")
+
+    lab = Recipe(presets={"all": "everything"}, default_preset="all", name="lab")
+    code = _main.simple(OfALab, given, called.append, list(words), recipe=lab, description="A lab.")
+    assert (code, called) == (2, [])
+    assert says in capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["taken"]

@@ -135,7 +135,8 @@ def _require_same(registered: Version, plan: Plan, where: Path) -> None:
             got=f"a plan that was edited since {registered.at}: {', '.join(edited[:8])}",
             wanted=f"version {registered.number} as registered (SHA-256 {registered.sha256[:12]})",
             where=str(where),
-            next_step="take the edit back, or register it as an amendment with its reason",
+            next_step="take the edit back, or register it as an amendment with its reason; another plan, or another "
+            "preset of a recipe, wants a folder of its own",
         )
 
 

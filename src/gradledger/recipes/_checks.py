@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,6 +48,19 @@ def check_device(device: str) -> None:
             "a device of this machine",
             "--device cpu, or a build of torch for the device",
         )
+
+
+def make_folder(out: Path) -> None:
+    """The folder of a run.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        there = "which is a file" if out.is_file() else f"and {str(cause.strerror).lower()}"
+        raise refused(f"--out {out}, {there}", "a folder, made where it is missing", "name another folder") from None
 
 
 def refused(got: str, wanted: str, next_step: str) -> UsageError:

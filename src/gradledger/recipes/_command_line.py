@@ -117,7 +117,7 @@ def parse(
             facts |= {"type": one.metadata["reader"]} if one.metadata.get("reader") else {}
         shown = "auto" if one.default is None and facts.get("action") else str(one.default).lower()
         if not isinstance(one.default, bool | None):
-            shown = str(one.default)
+            shown = str(one.default) or "none"
         text = f"{one.metadata.get('help', '')} (default: {shown})".replace("%", "%%")
         parser.add_argument(*names, dest=name, help=text, **facts)
         if name == "rng_seed" and series:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradledger.recipes import _dqn_state, _dqn_told, _folder, _games, _machine
-from gradledger.recipes._checks import check_device, check_numbers, refused
+from gradledger.recipes._checks import check_device, check_numbers, make_folder, refused
 from gradledger.recipes._tensorboard import Scalars
 from gradledger.recipes._threads import Calibration, calibrate
 from gradledger.rl import Batch
@@ -41,7 +41,7 @@ def begin(make: Callable[[Args], Run], args: Args, saved: checkpoint.Checkpoint 
         saved = checkpoint.load(args.out / _folder.CHECKPOINTS)
     found = calibrated(make, args) if args.threads == "auto" else None
     run = make(dataclasses.replace(args, threads=found.chosen) if found else args)
-    args.out.mkdir(parents=True, exist_ok=True)
+    make_folder(args.out)
     if saved is not None:
         for one in saved.rejected:
             print(f"passed over {one.path.name}: {one.reason}", file=sys.stderr)

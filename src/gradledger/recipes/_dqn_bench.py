@@ -29,6 +29,7 @@ import torch
 
 from gradledger.core.errors import GradledgerError, UsageError
 from gradledger.recipes import _dqn_state, _machine
+from gradledger.recipes._checks import check_device
 from gradledger.recipes.dqn_atari import Args, Run, score
 from gradledger.rl.explore import random_actions
 
@@ -115,6 +116,7 @@ def measure(setting: Setting, engine: str, precision: str, *, started: float | N
     with tempfile.TemporaryDirectory() as scratch:
         kind: dict[str, Any] = {"engine": engine, "precision": precision, "out": Path(scratch) / "run"}
         args = Args(**{**_quiet(setting), **kind})
+        check_device(args.device)
         args.out.mkdir()
         _machine.forget_peak()
         if torch.device(args.device).type == "cuda":
@@ -273,6 +275,9 @@ def _apart(setting: Setting, engine: str, precision: str) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", __spec__.name, str(asked), str(told)], capture_output=True, text=True, check=False
         )
+        if done.returncode == 2 and told.exists():  # the options, and not the measurement
+            refused = json.loads(told.read_text(encoding="utf-8"))["refused"]
+            raise UsageError(**{**refused, "where": "gradledger bench dqn"})
         if done.returncode or not told.exists():
             lines = done.stderr.strip().splitlines() or ["(nothing)"]
             raise BenchError(
@@ -339,7 +344,12 @@ def main(argv: Sequence[str]) -> int:
     given = json.loads(asked.read_text(encoding="utf-8"))
     engine, precision = given.pop("engine"), given.pop("precision")
     setting = Setting(**{**given, "engines": tuple(given["engines"]), "precisions": tuple(given["precisions"])})
-    record = measure(setting, engine, precision, started=started)
+    try:
+        record = measure(setting, engine, precision, started=started)
+    except GradledgerError as error:
+        refused = {"got": error.got, "wanted": error.wanted, "where": error.where, "next_step": error.next_step}
+        told.write_text(json.dumps({"refused": refused}), encoding="utf-8")
+        return 2
     told.write_text(json.dumps(record, indent=1), encoding="utf-8")
     return 0
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradledger.core.errors import GradledgerError, UsageError
+from gradledger.evidence import lock
 from gradledger.evidence.runner import Halted
 from gradledger.recipes import _folder, _seeds
+from gradledger.recipes._checks import make_folder, refused
 from gradledger.recipes._command_line import Words, parse
 from gradledger.recipes._registry import Recipe
 from gradledger.recipes._stop import Stopped
@@ -79,7 +81,9 @@ def simple(
         with the command that goes on.
     """
     try:
-        train(parse(kind, presets, argv, recipe=recipe, description=description, prog=prog, series=False).args)
+        args = parse(kind, presets, argv, recipe=recipe, description=description, prog=prog, series=False).args
+        _check(args)
+        train(args)
     except GradledgerError as error:
         return _complain(error)
     except KeyboardInterrupt as stopped:
@@ -87,6 +91,24 @@ def simple(
         print(f"interrupted; to go on: {again}", file=sys.stderr)
         return 128 + _number(stopped)
     return 0
+
+
+def _check(args: Any) -> None:
+    """Refuse, before anything is registered, options that `train` could not go through with.
+
+    Raises:
+        UsageError: no worker; a folder to go on in that holds no plan; or one that cannot be made.
+    """
+    if getattr(args, "workers", 1) < 1:
+        raise refused(f"--workers {args.workers}", "1 or more", "name how many trials run at a time")
+    if getattr(args, "resume", False) and not (args.out / lock.LOCK).exists():
+        raise refused(
+            f"--resume, and no registered plan in {args.out}",
+            f"the folder of a run: it holds {lock.LOCK}",
+            "check the path, or leave --resume out to start one",
+        )
+    if not getattr(args, "break_", ""):
+        make_folder(args.out)
 
 
 def go_on(args: Any, given: Mapping[str, Any], free: Collection[str]) -> tuple[Any, checkpoint.Checkpoint | None]:

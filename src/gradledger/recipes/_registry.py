@@ -129,6 +129,6 @@ def _read(path: Path) -> Recipe | None:
                 where=f"{path}:{node.lineno}",
                 next_step="write the values out: the file is read here without running it",
             ) from None
-        summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+        summary = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
         return Recipe(**given, name=path.stem, summary=summary)
     return None

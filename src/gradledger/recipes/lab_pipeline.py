@@ -1,5 +1,4 @@
-"""Lab: the parts of a training pipeline that decide silently: order, the place of the clear, when the optimizer is
-built, what a run must keep, what can be learned at all.
+"""Lab: what decides silently in a pipeline: order, the clear, late layers, a run's state, what can be learned at all.
 
     gradledger run lab_pipeline --out runs/lab_pipeline
     gradledger run lab_pipeline --predict my_plan.toml --out runs/mine

@@ -67,7 +67,7 @@ def _run(path: Path, as_json: str | None, work: Any) -> None:
             text = {"version": __version__, "path": str(path), "exit_code": answer.code, **answer.document}
             write_text(output, json.dumps(text, indent=1) + "\n")
     except GradledgerError as error:
-        print(error, file=sys.stderr)
+        print(f"gradledger: {error}", file=sys.stderr)
         raise typer.Exit(NOTHING) from None
     print("\n".join(answer.lines))
     raise typer.Exit(answer.code)

@@ -18,6 +18,7 @@ from gradledger.audit.describe import describe, mentions
 from gradledger.audit.render._html import visible
 from gradledger.audit.render._layout import shown_path
 from gradledger.audit.world import World
+from gradledger.cli import _usage
 from gradledger.core.errors import UsageError
 from gradledger.core.events import EVENTS, Event, to_json
 from gradledger.ledger import _runs
@@ -56,9 +57,10 @@ def command(
     for event in read(path):  # names are known once everything was made
         world.apply(event)
     chosen = _Choice(world, parameter or [], module or [])
-    count = 0
+    count, last_seen = 0, 0
     more = False
     for event in read(path):
+        last_seen = max(last_seen, event.iteration)
         if (kinds and event.KIND not in kinds) or not first <= event.iteration <= last or not chosen.takes(event):
             continue
         if limit and count == limit:
@@ -73,7 +75,7 @@ def command(
     if note and not as_json:
         typer.echo(f"the ledger holds {note}", err=True)
     if not count:
-        typer.echo("no fact was chosen", err=True)
+        typer.echo(f"no fact was chosen; the run has iterations 0 to {last_seen}", err=True)
         raise typer.Exit(1)
 
 
@@ -127,7 +129,7 @@ def _kinds(words: list[str]) -> set[str]:
             got=", ".join(unknown),
             wanted="a kind of fact",
             where="gradledger ledger --kind",
-            next_step=f"there are: {', '.join(EVENTS)}",
+            next_step=_usage.near(unknown[0], tuple(EVENTS), f"there are: {', '.join(sorted(EVENTS))}"),
         )
     return kinds
 
