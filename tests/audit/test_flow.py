@@ -63,6 +63,23 @@ def test_a_cut_a_no_grad_and_an_unused_module() -> None:
     assert [(s.how, s.site.line) for s in flow.stops] == [("`.detach()`", 13)]
 
 
+def test_what_is_cut_off_inside_of_a_model_is_named_by_the_line_that_calls_the_part() -> None:
+    run = Run()
+    model = run.module("model", line=3, tensors=0)
+    encoder = run.module("encoder", line=4, tensors=0, parent=model)
+    layer = run.module("0", line=5, tensors=1, parent=encoder)
+    head = run.module("head", line=6, tensors=1, parent=model)
+    opt = run.optimizer(layer, head, line=7)
+    for part, line in ((model, 20), (encoder, 15), (layer, 11), (head, 18)):
+        run.emit(ev.ModuleUsed, at(line), module=part.ident)
+    run.forward(model, line=20)
+    run.backward(head, line=21)
+    run.step(opt, line=22)
+    inner, outer = rows_of(run).values()
+    assert (inner.name.endswith("encoder.0.w0"), inner.stop, inner.site.line) == (True, "unreached", 15)
+    assert outer.carries
+
+
 def test_a_side_of_a_comparison_without_graph() -> None:
     run = Run()
     net, target = run.module("net", line=3, tensors=1), run.module("target", line=4, tensors=1)

@@ -14,10 +14,12 @@ class States:
 
     def __init__(self) -> None:
         self.width = 1
+        self.last = 0  # the largest iteration that was counted
         self._bins: dict[int, Counter[str]] = {}
 
     def add(self, iteration: int, word: str, weight: int = 1) -> None:
         """Count `word` at `iteration`."""
+        self.last = max(self.last, iteration)
         self._bins.setdefault(iteration // self.width, Counter())[word] += weight
         while len(self._bins) > MOST:
             self.width *= 2

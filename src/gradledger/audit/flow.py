@@ -318,7 +318,14 @@ class _Causes:
         thrown = next((e for m, e in self.discarded.items() if m in around), None)
         if thrown is not None and thrown.then_site.file:
             return thrown.then, f"its output was only used through .{thrown.then}()", thrown.then_site
-        return "unreached", "its output reaches no loss that was walked", mine[-1].site
+        return "unreached", "its output reaches no loss that was walked", self._ran(owners) or mine[-1].site
+
+    def _ran(self, owners: Iterable[int]) -> Site | None:
+        """Where the largest module around it was called of which nothing was filled: it is cut off behind that line."""
+        filled = {owner for b in self.backwards for leaf in b.leaves for owner in self.world.owners(leaf)}
+        live = filled.union(*(self.world.ancestors(owner) for owner in filled))
+        around = [m for owner in owners for m in (owner, *self.world.ancestors(owner)) if m not in live]
+        return next((s for m in reversed(around) if (s := self.world.module(m).used_site).file), None)
 
 
 __all__ = ["Flow", "FlowWatch", "Row", "Stop", "optimizer_label"]

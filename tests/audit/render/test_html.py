@@ -82,6 +82,10 @@ def test_a_faulty_run_shows_everything() -> None:
         for label in labels
     )
     assert shown.tags["mark"] == 1
+    hatched = [value for tag, name, value in shown.attributes if (tag, name) == ("path", "class")].count("s-hatch")
+    old = [value for tag, name, value in shown.attributes if (tag, name) == ("rect", "class")].count("s-old")
+    assert hatched == old > 0, "what an earlier step had used is told apart without colour"
+    assert "Steps looked at, iterations 0 to 5: 2 × step used one pass, 4 × " in shown.text
 
 
 def test_a_clean_run_and_an_empty_one() -> None:

@@ -86,7 +86,7 @@ def _lives(story: Story) -> Raw | None:
     parts = []
     for index, lane in enumerate(lanes[:MOST_GROUPS]):
         bins = lane.states.bins()
-        span = f"iterations {bins[0][0]} to {bins[-1][0] + lane.states.width - 1}" if bins else "no step"
+        span = f"iterations {bins[0][0]} to {lane.states.last}" if bins else "no step"
         first = _window(lane, sorted(lane.iterations))[:3]
         marks = el("div", timeline(lane, first, set()), class_="scroll", tabindex="0", role="region",
                    aria_label=f"First iterations of {lane.label}")  # fmt: skip
@@ -94,7 +94,7 @@ def _lives(story: Story) -> Raw | None:
             el(
                 "div",
                 el("h3", lane.label, el("span", f" · {lane.tensors} tensors", class_="muted small")),
-                el("p", f"All steps, {span}: {totals(lane.states) or 'none'}", class_="small muted"),
+                el("p", f"Steps looked at, {span}: {totals(lane.states) or 'none'}", class_="small muted"),
                 strip(lane),
                 el(
                     "details",

@@ -83,16 +83,18 @@ svg .t-axis{font-size:11px;fill:var(--muted)}svg .end{text-anchor:end}
 svg .t-rule,svg .axis{stroke:var(--rule);stroke-width:1}svg .t-base{stroke:var(--muted);stroke-width:1}
 .c-new,.s-fresh{fill:var(--new)}.c-old,.s-old{fill:var(--old)}.s-several{fill:var(--several)}
 .s-empty{fill:var(--empty)}.c-none{fill:none;stroke:var(--empty);stroke-dasharray:3 3}
-.c-hatch{stroke:var(--panel);stroke-width:1.6;fill:none}
+.c-hatch{stroke:var(--panel);stroke-width:1.6;fill:none}.s-hatch{stroke:var(--panel);stroke-width:2;fill:none}
 .strip{shape-rendering:crispEdges;display:block;width:100%;height:28px;border-radius:4px;
 background:var(--code);outline:1px solid var(--rule)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px;padding:0;margin:6px 0 0;font-size:.85rem;
 color:var(--muted)}
 .legend li{overflow-wrap:anywhere}
 .key{display:inline-block;width:14px;height:10px;border-radius:2px;margin-right:6px}
-.key.c-new,.key.s-fresh{background:var(--new)}.key.c-old,.key.s-old{background:repeating-linear-gradient(135deg,
+.key.c-new,.key.s-fresh{background:var(--new)}.key.c-old{background:repeating-linear-gradient(135deg,
 var(--old) 0 3px,
-var(--panel) 3px 5px)}.key.s-several{background:var(--several)}.key.s-empty{background:var(--empty)}
+var(--panel) 3px 5px)}
+.key.s-old{background:repeating-linear-gradient(var(--old) 0 3px,var(--panel) 3px 5px)}
+.key.s-several{background:var(--several)}.key.s-empty{background:var(--empty)}
 .key.c-none{border:1px dashed var(--empty)}
 .curve{fill:none;stroke-width:1.8}.band{opacity:.16;stroke:none}
 .k0{stroke:var(--k0)}.k1{stroke:var(--k1)}.k2{stroke:var(--k2)}.k3{stroke:var(--k3)}.k4{stroke:var(--k4)}

@@ -83,8 +83,7 @@ def strip(lane: Lane) -> Raw:
     bins = lane.states.bins()
     if not bins:
         return Raw("")
-    width = lane.states.width
-    first, last = bins[0][0], bins[-1][0] + width
+    first, last = bins[0][0], lane.states.last + 1
     span = max(last - first, 1)
     parts: list[Raw] = []
     ends = [at for at, _ in bins[1:]] + [last]  # iterations left out are like those before them
@@ -105,6 +104,9 @@ def strip(lane: Lane) -> Raw:
                         class_=f"s-{word}",
                     )
                 )
+                if word == "old":  # told apart without colour too; level lines, for the picture is stretched
+                    rows = "".join(f"M{x:.2f} {row}h{w + 0.4:.2f}" for row in range(4, int(height) + 1, 6))
+                    parts += [el("path", d=rows, class_="s-hatch")] if rows else []
                 y += height
     return el(
         "svg", parts, viewBox="0 0 1000 28", preserveAspectRatio="none", class_="strip", role="img",
