@@ -42,6 +42,16 @@ def counts_epochs(schedule: Schedule, name: str) -> bool:
     return False
 
 
+def epochs_around(schedule: Schedule) -> int:
+    """How often the loop around the one that steps the scheduler runs, where the text says so; else 0."""
+    for loop in loops_around(schedule.site)[1:]:
+        bound = _range_bound(loop.over)
+        for value in unfolded(loop.file, bound) if bound is not None else ():
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                return value.value
+    return 0
+
+
 def _same(expression: ast.expr, bound: ast.expr) -> bool:
     """`conf.epochs` is `self.conf.epochs`, and what a function was given as `epochs`."""
     if same_text(expression, bound):

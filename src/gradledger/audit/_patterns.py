@@ -19,6 +19,7 @@ _WALKS = frozenset({"named_parameters", "parameters"})
 _CHILDREN = frozenset({"named_children", "named_modules"})
 _HELPERS = frozenset(dir(builtins)) | {"re", "fnmatch", "regex"}
 _MADE_OF = frozenset({"compile", "tuple", "list", "set", "frozenset"})  # `re.compile(text)`, `tuple(names)`
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp)
 _DEPTH = 3
 
 
@@ -55,7 +56,42 @@ def flag_loop(site: Site) -> FlagLoop | None:
                 continue
             statements = tuple(_statements(node, site))
             return FlagLoop(node.lineno, node.end_lineno or node.lineno, statements) if statements else None
+    return _chosen_by_name(tree, site) if tree is not None else None
+
+
+def _chosen_by_name(tree: ast.Module, site: Site) -> FlagLoop | None:
+    """`chosen = [p for n, p in model.named_parameters() if TEST]` on the line, and a loop over it that sets
+    `requires_grad`; or a comprehension that sets it itself."""
+    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
+        for statement in scope.body:
+            if not statement.lineno <= site.line <= (statement.end_lineno or statement.lineno):
+                continue
+            for made in ast.walk(statement):
+                if isinstance(made, _COMPREHENSIONS) and len(made.generators) == 1 and made.generators[0].ifs:
+                    if _walks_parameters(made.generators[0].iter):
+                        found = tuple(_set_in(made, statement, scope.body, site))
+                        if found:
+                            return FlagLoop(statement.lineno, found[-1].line, found)
     return None
+
+
+def _set_in(
+    made: ast.ListComp | ast.GeneratorExp | ast.SetComp, statement: ast.stmt, body: list[ast.stmt], site: Site
+) -> Iterator[FlagStatement]:
+    part = made.generators[0]
+    bound = {n.id for n in ast.walk(part.target) if isinstance(n, ast.Name)}
+    sure = all(_spelled_out(t, bound, site) for t in part.ifs) and any(_asks_name(t, bound) for t in part.ifs)
+    test = part.ifs[-1]
+    if _flag_value(ast.Expr(made.elt)) is not None:
+        yield FlagStatement(made.elt.lineno, ast.unparse(test), test.lineno, sure)
+    if not isinstance(statement, ast.Assign) or statement.value is not made:
+        return
+    names = {last_name(t) for t in statement.targets}
+    for later in body:
+        if isinstance(later, ast.For) and later.lineno > statement.lineno and last_name(later.iter) in names:
+            for tests, inner in _guarded(later.body, ()):
+                if not tests and _flag_value(inner) is not None:
+                    yield FlagStatement(inner.lineno, ast.unparse(test), test.lineno, sure)
 
 
 def child_loops(file: str, ran: set[int]) -> Iterator[tuple[Site, FlagLoop]]:

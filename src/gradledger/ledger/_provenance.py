@@ -41,16 +41,19 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
     found: dict[int, None] = {}
     nearest: Cut | None = None
     penalty: Cut | None = None
-    queue: deque[int] = deque([token])
+    queue: deque[tuple[int, bool]] = deque([(token, False)])
     seen = {token}
     while queue and len(seen) < MAX_VISITS:
-        value = trace.values.get(queue.popleft())
+        at, updated = queue.popleft()
+        value = trace.values.get(at)
         if value is None:
             continue
         if value.leaf is not None and value.leaf in trained:
             found[value.leaf] = None
         op = value.op
-        if value.grad_input and penalty is None and op is not None:
+        # a gradient that an update by hand (`p -= rate * p.grad`) has put into a leaf is no part of this value
+        updated = updated or value.leaf is not None
+        if value.grad_input and penalty is None and op is not None and not updated:
             penalty = Cut("autograd_grad", op.site)
         if op is None or op.name in LIKENESSES:
             continue
@@ -71,7 +74,7 @@ def depends_on(trace: Trace, token: int, trained: set[int]) -> tuple[tuple[int, 
         for t in ins:
             if t not in seen:
                 seen.add(t)
-                queue.append(t)
+                queue.append((t, updated))
     if penalty is not None:
         return tuple(found), penalty, True
     return tuple(found), nearest, False

@@ -93,7 +93,7 @@ def test_it_is_found_when_clears_stop_late() -> None:
 def test_no_judgement_without_two_steps() -> None:
     run = loop(1, clear="never")
     assert judge(g01, run) == []
-    assert "two steps" in str(g01.not_checked({}, None))  # type: ignore[arg-type]
+    assert "two steps" in str(g01.not_checked(g01.init(), None))  # type: ignore[arg-type]
 
 
 def test_stepping_twice_on_one_gradient_mixes_nothing() -> None:

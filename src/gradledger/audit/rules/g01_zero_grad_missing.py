@@ -13,7 +13,8 @@ At each optimizer step the ledger knows which reverse passes stand in each gradi
 of them.  The rule fires when contributions that a step has used already stand there together with newer ones, step
 after step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
 rarer than steps, GL-G03 says so.  A program of two phases whose first one clears at each step, and whose second one
-does not, is told here too: the line to edit is in the second.
+does not, is told here too: the line to edit is in the second.  A program without an optimizer is judged by its own
+reads of `.grad`: used after each reverse pass, and never cleared or changed.
 
 ## Near misses
 - Accumulation: several backwards, one step, then a clear.  Nothing used is left when the next window begins.
@@ -29,9 +30,11 @@ Clear before the backward of each step: `optimizer.zero_grad()`.
 
 from __future__ import annotations
 
-from gradledger.audit import _stale, oracle
+from dataclasses import dataclass, field
+
+from gradledger.audit import _by_hand, _stale, oracle
 from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
-from gradledger.audit._phrases import distinct
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, OracleExplained
@@ -43,20 +46,29 @@ RULE = Rule(
     "gradient lifecycle",
     "Gradients that a step has used are still in .grad at the next step, and nothing clears them.",
 )
-LISTENS = _stale.LISTENS
+LISTENS = tuple(dict.fromkeys((*_stale.LISTENS, *_by_hand.LISTENS)))
 
 
-def init() -> _stale.State:
-    return {}
+@dataclass(slots=True)
+class State:
+    """`watched`: by optimizer; `by_hand`: of a program that has none."""
+
+    watched: _stale.State = field(default_factory=dict)
+    by_hand: _by_hand.State = field(default_factory=_by_hand.State)
 
 
-def update(state: _stale.State, event: Event, world: World) -> None:
-    _stale.update(state, event, world)
+def init() -> State:
+    return State()
 
 
-def finish(state: _stale.State, world: World) -> list[Finding]:
-    findings = []
-    for ident, watched in state.items():
+def update(state: State, event: Event, world: World) -> None:
+    _stale.update(state.watched, event, world)
+    _by_hand.update(state.by_hand, event, world)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    findings = [_without_optimizer(one, world) for one in _by_hand.never_cleared(state.by_hand, world)]
+    for ident, watched in state.watched.items():
         elsewhere = watched.elsewhere
         if not watched.regular or (watched.clears_of_stale() and not elsewhere):
             continue
@@ -91,6 +103,27 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
     return findings
 
 
+def _without_optimizer(one: _by_hand.Filled, world: World) -> Finding:
+    return Finding(
+        "G1",
+        "error",
+        one.site,
+        f"Nothing clears these gradients: line {one.read.line} uses them after each reverse pass, and {one.stale} of "
+        f"{times(one.passes, 'pass')} added to what had been used already, up to {one.passes} at once.",
+        "p.grad = None  # for each parameter, after its update",
+        related=distinct(one.site, (one.read,)),
+        evidence={
+            "reverse_passes": one.passes,
+            "stale_passes": one.stale,
+            "tensors": len(one.leaves),
+            "signature": "growing multiple",
+        },
+        count=one.stale,
+        subject=world.names(sorted(one.leaves), 2),
+        iteration=one.iteration,
+    )
+
+
 def _stands(event: OracleExplained) -> bool | None:
     """Whether what an earlier step had used is in the consumed gradient."""
     verdicts = [oracle.there(share) for share in event.shares if share.kind == "earlier"]
@@ -99,7 +132,8 @@ def _stands(event: OracleExplained) -> bool | None:
     return False if verdicts and None not in verdicts else None
 
 
-def not_checked(state: _stale.State, world: World) -> str | None:
-    if not any(watched.steps > 1 for watched in state.values()):
+def not_checked(state: State, world: World) -> str | None:
+    by_hand = any(one.passes > 1 for one in state.by_hand.filled.values())
+    if not by_hand and not any(watched.steps > 1 for watched in state.watched.values()):
         return "no optimizer made two steps"
     return None

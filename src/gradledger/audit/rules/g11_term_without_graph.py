@@ -46,6 +46,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (Backward, Step)
 NEEDS_DETAIL = True
 
+BY_HAND = 3  # passes of a program without an optimizer, which updates its leaves itself
 _WAITING = 64
 _VALUES = 16
 _Key = tuple[tuple[str, int], tuple[str, int], str, int]
@@ -120,8 +121,9 @@ def _consumed(state: State, step: Step, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     findings = []
+    by_hand = not any(o.steps for o in world.optimizers.values())
     for key, constant in state.found.items():
-        if key in state.alive or not constant.consumed:
+        if key in state.alive or not (constant.consumed or (by_hand and constant.seen >= BY_HAND)):
             continue
         if constant.term.kind == "number" and len(constant.values) < 2:
             continue

@@ -187,7 +187,28 @@ def _judge(line: _Line, world: World) -> Finding | None:
             fix, related=distinct(site, (line.step, line.site)), evidence=evidence, count=sum(thrown.values()),
             subject=word, iteration=line.first,
         )  # fmt: skip
-    return _wrong_divisor(line, k, word, fix, evidence)
+    return _leaks_unseen(line, word, fix, evidence) or _wrong_divisor(line, k, word, fix, evidence)
+
+
+def _leaks_unseen(line: _Line, word: str, fix: str, evidence: dict[str, int | float]) -> Finding | None:
+    """Epochs that no loader tells of: windows of k passes, each divided by k, and now and then a longer one of less
+    than 2k, divided by k as well, which holds what the epoch before had left."""
+    for k in sorted(size for size in line.whole if size >= 2):
+        factor = line.factors[k].most_common(1)[0][0] if k in line.factors else 0.0
+        longer = [s for s in line.whole if k < s < 2 * k and factor in line.factors.get(s, ())]
+        count = sum(line.whole[s] for s in longer)
+        if line.rescaled or abs(factor * k - 1) > 0.01 or count < 2 or len(longer) > 1:
+            continue
+        size = longer[0]
+        evidence |= {"window": k, "leaks": count, "left_over": size - k, "largest_window": size}
+        return Finding(
+            "G22", "error", line.step,
+            f"{times(count, 'step')} of `{word}` used {size} micro-batches that were each divided by {k}: {size - k} "
+            "of them were left over when the epoch before ended.",
+            fix, related=distinct(line.step, (line.site,)), evidence=evidence, count=count, subject=word,
+            iteration=line.first,
+        )  # fmt: skip
+    return None
 
 
 def _wrong_divisor(line: _Line, k: int, word: str, fix: str, evidence: dict[str, int | float]) -> Finding | None:

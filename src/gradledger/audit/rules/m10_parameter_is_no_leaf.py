@@ -10,7 +10,8 @@ never changes.  If the operation kept its inputs, the second backward raises.
 
 ## How it is found
 A plain attribute of a called module that requires grad, is no leaf, was made from a single Parameter outside of
-forward, and stays the same tensor while reverse passes go through it.
+forward, and stays the same tensor while reverse passes go through it.  Or an optimizer refuses a tensor that is no
+leaf, and the program made it with `requires_grad` and then went on with it: the line that did is named.
 
 ## Near misses
 - Values derived in forward, anew for each call; weight_norm and parametrizations do so in a hook.
@@ -22,10 +23,12 @@ Convert first, wrap last: `nn.Parameter(x.to(dtype))`, `nn.Parameter(x * 0.1)`.
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit._loops import assignment_of
+from gradledger.audit._code import last_name
+from gradledger.audit._loops import assignment_of, calls_at, meanings
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -42,6 +45,7 @@ LISTENS = (PlainAttributes, Backward)
 KEPT = 4096
 HOOKED = ("_orig", "_g", "_v")  # beside these a hook computes the attribute anew in each call
 
+_REFUSED = "can't optimize a non-leaf Tensor"
 _WRAPPED = re.compile(r"^(self\.\w+)\s*=\s*(?:torch\.)?nn\.Parameter\((.*)\)(\s*[.*/+-].*)$")
 
 
@@ -95,6 +99,9 @@ def _suspect(attribute: PlainAttribute) -> bool:
 
 
 def finish(state: State, world: World) -> list[Finding]:
+    refused = _refused(world)
+    if refused is not None:
+        return [refused]
     raised = world.ended is not None and "backward through the graph a second time" in world.ended.message
     findings = []
     for (module, name), kept in state.kept.items():
@@ -131,6 +138,49 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return findings
+
+
+def _refused(world: World) -> Finding | None:
+    """An optimizer raised at a tensor that is no leaf: where was it made?"""
+    ended = world.ended
+    if ended is None or _REFUSED not in ended.message or not ended.frames:
+        return None
+    frame = ended.frames[-1]
+    built = Site(frame.file, frame.line, frame.function)
+    names = dict.fromkeys(
+        last_name(n)
+        for call in calls_at(frame.file, frame.line)
+        for given in (*call.args, *(k.value for k in call.keywords))
+        for n in ast.walk(given)
+        if isinstance(n, (ast.Name, ast.Attribute))
+    )
+    made = [(name, node) for name in names if name for node in meanings(frame.file, name) if _made_on(node)]
+    if not made:
+        return None
+    name, node = made[-1]
+    site = Site(frame.file, node.lineno, "")
+    return Finding(
+        "M10",
+        "error",
+        site,
+        f"`{name}` is the result of an operation on a tensor that requires grad: it is no leaf, and the optimizer on "
+        f"line {built.line} refuses it.",
+        f"{name} = (...).requires_grad_(): convert first, ask for the gradient last",
+        related=distinct(site, (built,)),
+        evidence={"error": ended.message.splitlines()[0], "is_leaf": False},
+        subject=name,
+        iteration=ended.iteration,
+    )
+
+
+def _made_on(node: ast.expr) -> bool:
+    """`torch.zeros(3, requires_grad=True).to(device)`, `nn.Parameter(x) * 0.1`: asked for a gradient, and then more."""
+    inner = [n for n in ast.walk(node) if n is not node and isinstance(n, ast.Call)]
+    return any(
+        last_name(c.func) in ("Parameter", "requires_grad_")
+        or any(k.arg == "requires_grad" and getattr(k.value, "value", False) is True for k in c.keywords)
+        for c in inner
+    )
 
 
 def _fix(site: Site, name: str, world: World) -> str:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradledger.audit import _schedules
-from gradledger.audit._lengths import LENGTHS, counts_batches, counts_epochs
+from gradledger.audit._lengths import LENGTHS, counts_batches, counts_epochs, epochs_around
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._schedules import Schedule
 from gradledger.audit.rule import Finding, Rule
@@ -168,6 +168,11 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
             schedule.negative - 1,
             {"passes": passes, "steps_per_pass": each},
         )
+    if not (each or passes) and peak > 0:
+        passes = epochs_around(schedule)
+        each = round(calls / passes) if passes >= 2 else 0
+        if schedule.cls == "ExponentialLR":
+            return None  # without a loader nothing says how long an epoch is
     if each < 2 or passes < 2 or peak <= 0:
         return None
     if schedule.cls == "ExponentialLR":

@@ -21,6 +21,7 @@ from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
 
 MAX_COMPARISONS = 8
+MAX_FILLED = 4096
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class _Probe:
         self.roots: FollowedTable[torch.Tensor] = FollowedTable()
         self.walked: dict[int, tuple[int, set[int]]] = {}  # backward -> (root number, term tokens)
         self.seen_leaves: set[int] = set()
+        self.filled: set[int] = set()  # leaves that reverse passes wrote, while no optimizer holds anything
         self.non_finite: set[str] = set()
         self.blind = False  # a pass whose graph is cut at every block: there is no graph from the loss to walk
         self.told: list[_Pass | None] = []
@@ -195,7 +197,8 @@ class _Probe:
             self.walked[one.number] = (self.roots.number(root), one.tokens)
 
     def _look_in_detail(self, one: _Pass, standing: set[int]) -> None:
-        trained = self.session.held
+        # without an optimizer, what earlier passes filled is what the program updates itself
+        trained = self.session.held or self.filled
         found = walk(one.roots)
         if not found.complete:
             return  # too large a graph: half a walk must not be taken for what the loss reaches
@@ -304,6 +307,8 @@ class _Probe:
                 )  # what this pass walked was not looked at: cannot be judged
         if one.method == "backward":
             leaves = tuple(self.session.lifecycle.after_backward(one.number))
+            if not self.session.held and len(self.filled) < MAX_FILLED:
+                self.filled.update(leaves)
         else:
             leaves = tuple(n for t in one.inputs if (n := self.recorder.tensors.find(t)) is not None)
         root = one.roots[0] if one.roots else None

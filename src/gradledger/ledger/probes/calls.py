@@ -233,6 +233,11 @@ class _Probe:
             site = Site(file, line, "")
             self.recorder.emit(GradientsRead, site, tensors=tuple(sorted(tensors)), backward=backward)
 
+    def flush_without_steps(self) -> None:
+        """A program without an optimizer has no steps at which its reads could be told."""
+        if not self.recorder.optimizers:
+            self.flush_reads()
+
 
 def _not_finite(tensor: torch.Tensor) -> bool:
     if type(tensor) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -266,6 +271,7 @@ def install(session: Session) -> Undo:
     listeners.flag_set.append(probe.flag_set)
     listeners.grad_read.append(probe.grad_read)
     session.at_step.append(probe.flush_reads)
+    session.at_backward.append(probe.flush_without_steps)
     session.recorder.on_detail_change.append(probe.switch)
     if session.recorder.wants_detail():
         probe.switch(True)

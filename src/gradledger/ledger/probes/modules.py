@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from gradledger.ledger._session import Session
 DEEP = 3  # containers inside containers are looked into this far
 MANY = 1000  # elements of one attribute that are looked at
 PRUNE_AT = 8192
+_LIBRARIES = frozenset({"torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "accelerate"})
 # What torch itself keeps on a module.
 _OWN = frozenset(torch.nn.Module().__dict__) | {"training"}
 
@@ -158,7 +160,11 @@ def scan(session: Session, module: torch.nn.Module) -> list[torch.nn.Module]:
     Returns the modules that it holds without having registered them.
     """
     recorder = session.recorder
-    found = [_Found(name, value, *_contents(value)) for name, value in module.__dict__.items() if name not in _OWN]
+    found = [
+        _Found(name, value, *_contents(_opened(value, module)))
+        for name, value in module.__dict__.items()
+        if name not in _OWN
+    ]
     found = [f for f in found if f.tensors or f.modules]
     if any(f.modules for f in found):
         below = {id(m) for _, m in tree(module)}
@@ -182,6 +188,23 @@ def scan(session: Session, module: torch.nn.Module) -> list[torch.nn.Module]:
     if times <= 4 or times & (times - 1) == 0:  # a cache changes at every call: that is said a few times
         recorder.emit(PlainAttributes, module=number, attributes=tuple(_attribute(session, f) for f in found))
     return hidden
+
+
+def _opened(value: Any, holder: torch.nn.Module) -> Any:
+    """What an object of the program's own that can be called keeps: the modules in its attributes.
+
+    Anything else stands for itself, and so does an object that leads back to the module which holds it.
+    """
+    kind = type(value)
+    if not any(isinstance(vars(base).get("__call__"), FunctionType) for base in kind.__mro__):
+        return value  # nothing that Python code calls
+    if isinstance(value, (torch.nn.Module, torch.Tensor)) or kind.__module__.partition(".")[0] in _LIBRARIES:
+        return value
+    try:
+        kept = [v for v in object.__getattribute__(value, "__dict__").values() if isinstance(v, torch.nn.Module)]
+    except AttributeError:  # it has slots
+        return value
+    return value if any(m is holder for top in kept for _, m in tree(top)) else kept
 
 
 def _contents(value: Any) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
