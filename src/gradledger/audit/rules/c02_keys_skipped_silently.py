@@ -14,9 +14,9 @@ nothing was loaded.
 From the keys of each load that gave some tensors nothing new (they are missing, or were given the values they had),
 beside what the state had to offer: as it was read from a file or as the other network has it, before any filter.  None
 of the keys of a non-strict load matched (error), or what stays as it was stands beside keys that were not used, whose
-tensors have the same shapes and whose names are the same but for their beginning (error).  Some of it has to stand
-before what was loaded: nobody means a trained head on a random trunk.  A later load that fills the module is taken as
-the program's own answer, and nothing is said.
+tensors have the same shapes and whose names are the same but for their beginning (error): several of them, or all that
+is left on either side.  Some of it has to stand before what was loaded: nobody means a trained head on a random trunk.
+A later load that fills the module is taken as the program's own answer, and nothing is said.
 
 ## Near misses
 - A pretrained backbone under a new head: the head's keys are missing, or were left out of the state on purpose.
@@ -49,7 +49,7 @@ RULE = Rule(
 )
 LISTENS = (StateLoaded, FileTouched)
 KEPT = 512
-FEW = 4  # a renamed part of fewer tensors is rather an old head beside a new one
+FEW = 4  # of fewer tensors with one shape by chance there are many
 
 
 @dataclass(slots=True)
@@ -107,10 +107,13 @@ def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
     prefix = not mine or not theirs  # one name is the other with something in front
     pairs = [(m, u) for m, u in load.renamed if _starts(m, u) == (mine, theirs)]
     parts = {m.rpartition(".")[0] for m, _ in pairs}
-    if count < (2 if prefix else FEW) or 2 * count < len(load.missing) + len(load.kept):
-        return None
-    if not load.early or (not prefix and len(parts) < 2):
+    stays, left = len(load.missing) + len(load.kept), len({*load.unexpected, *load.left_out})
+    if not load.early or 2 * count < stays:
         return None  # (a new head under a trunk that was loaded)
+    if not prefix and count < stays + left - count and (count < FEW or len(parts) < 2):
+        return None  # (where all that stays and all that is left belong together, few are enough)
+    if count < 2:
+        return None
     skipped = (
         "strict=False skips them"
         if any(u in load.unexpected for _, u in pairs)
@@ -153,6 +156,7 @@ def _finding(load: StateLoaded, read_at: Site, world: World, message: str) -> Fi
             "missing": list(load.missing[:8]),
             "unexpected": list(load.unexpected[:8]),
             "kept": list(load.kept[:8]),
+            "left_out": list(load.left_out[:8]),
         },
         subject=name,
         iteration=load.iteration,

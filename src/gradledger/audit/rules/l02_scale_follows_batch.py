@@ -22,10 +22,10 @@ with no factor, SGD takes them as they are, its steps are longer than the weight
 until they overflow, at a rate r a step that steps n times smaller would not have (2n > 1 + r).
 
 ## Near misses
-- A sum with a learning rate that is made for it.  This is not told from one that is not by anything but a run that
-  diverges: a sum that trains, however slowly or noisily, is no finding.  With Adam a constant factor of the loss
-  changes nothing; and in a smaller last batch a sum gives each row the weight that it has in the others, which a mean
-  does not.  So neither is reported.
+- A sum with a learning rate that is made for it.  Nothing but a run that diverges tells it from one that is not: a sum
+  that trains, however slowly or noisily, is no alarm.  With Adam a constant factor of the loss changes nothing; in a
+  smaller last batch a sum gives each row the weight that it has in the others, which a mean does not.  So batches of
+  several sizes under SGD are worth a note (info, which fails no run), and the rest is not reported.
 - Both divided by the number of rows, or both averaged; a masked sum divided by the number of valid positions.
 - An explicit weight on one of them: somebody chose it.
 - A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit._blown_up import Growth
 from gradledger.audit._phrases import distinct, number, times
-from gradledger.audit.rule import Finding, Rule
+from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Event, PaddingAveraged, StepMeasured, Term
 
@@ -60,16 +60,27 @@ _Key = tuple[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(slots=True)
+class _Sum:
+    """Passes whose loss is a plain sum over rows, by the line of that sum: the first, how many, and over how many
+    rows."""
+
+    event: Backward
+    term: Term
+    count: int = 0
+    fewest: int = 0
+    most: int = 0
+
+
+@dataclass(slots=True)
 class State:
     """Pairs of terms by their lines: the first reverse pass, and how many had them.  Masked averages by line: the
-    first, and the shares of valid positions that were seen.  Passes whose terms are all sums, by the line of the
-    largest: the first, and how many.  How the gradients of each optimizer grow."""
+    first, and the shares of valid positions that were seen.  How the gradients of each optimizer grow."""
 
     pairs: dict[_Key, tuple[Backward, Term, Term]] = field(default_factory=dict)
     seen: dict[_Key, int] = field(default_factory=dict)
     walked: int = 0
     averages: dict[tuple[str, int], tuple[PaddingAveraged, set[float]]] = field(default_factory=dict)
-    sums: dict[tuple[str, int], tuple[Backward, Term, int]] = field(default_factory=dict)
+    sums: dict[tuple[str, int], _Sum] = field(default_factory=dict)
     growths: dict[int, Growth] = field(default_factory=dict)
 
 
@@ -93,8 +104,9 @@ def update(state: State, event: Event, world: World) -> None:
     state.walked += 1
     total = _all_summed(event, world)
     if total is not None and (total.site.key() in state.sums or len(state.sums) < KEPT):
-        first = state.sums.get(total.site.key(), (event, total, 0))
-        state.sums[total.site.key()] = (*first[:2], first[2] + 1)
+        one = state.sums.setdefault(total.site.key(), _Sum(event, total, fewest=total.batch))
+        one.count += 1
+        one.fewest, one.most = min(one.fewest, total.batch), max(one.most, total.batch)
     means = [t for t in event.terms if t.has_graph and t.reduction == "mean" and _bare(t) and t.elements > t.batch > 1]
     for mean in means:
         for total in event.terms:
@@ -106,12 +118,10 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def _all_summed(event: Backward, world: World) -> Term | None:
-    """The largest term, when every term with a graph is a plain sum over rows."""
-    terms = [t for t in event.terms if t.has_graph]
+    """The largest term, when every term with a graph is a plain sum over rows (or a penalty on parameters)."""
+    terms = [t for t in event.terms if t.has_graph and not (t.reduction == "sum" and _over_parameters(t, world))]
     totals = [t for t in terms if _bare(t) and t.reduction == "sum" and t.batch > 1 and t.site.line]
-    if not terms or event.scaled or len(totals) < len(terms) or any(_over_parameters(t, world) for t in totals):
-        return None
-    return max(totals, key=lambda t: t.elements)
+    return max(totals, key=lambda t: t.elements) if totals and len(totals) == len(terms) and not event.scaled else None
 
 
 def _over_parameters(term: Term, world: World) -> bool:
@@ -153,36 +163,51 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     found += [_average(*pair) for pair in state.averages.values() if len(pair[1]) > 1]
-    for event, total, count in state.sums.values():
-        if count >= SUMS * state.walked:
-            found += _diverged(event, total, count, state, world)
+    for one in state.sums.values():
+        if one.count >= SUMS * state.walked:
+            found += _summed(one, state, world)
     return found
 
 
-def _diverged(event: Backward, total: Term, count: int, state: State, world: World) -> list[Finding]:
-    """The run blew up by steps of a sum, and those of a mean would be small enough."""
-    n = total.elements
+def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
+    """A plain sum that SGD takes as it is: the run blows up by it (error), or the batches differ in size (a note)."""
+    total, n = one.term, one.term.elements
     for ident, growth in state.growths.items():
         optimizer, rate = world.optimizer(ident), growth.rate
         rates = [g.lr for g in optimizer.groups if g.lr is not None]
-        if optimizer.short_cls != "SGD" or rate is None or 2 * n <= 1 + rate or not rates:
+        if optimizer.short_cls != "SGD" or not rates or not any(t in optimizer.tensors for t in one.event.leaves):
             continue
-        if not any(t in optimizer.tensors for t in event.leaves):
+        evidence: dict[str, int | float] = {"rows": total.batch, "summed": n, "lr": rates[0]}
+        severity: Severity = "error"
+        if rate is not None and 2 * n > 1 + rate:
+            evidence |= {"growth": rate, "steps": growth.steps}
+            message = (
+                f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
+                f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
+                f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}."
+            )
+        elif one.fewest < one.most and not growth.over:
+            severity = "info"
+            evidence |= {"fewest": one.fewest, "most": one.most}
+            message = (
+                f"the loss is a sum over rows, {one.fewest} to {one.most} of them: steps follow the size of the batch, "
+                f"and at the learning rate {number(rates[0])} they are up to {n}x those of the mean.  That is right "
+                "where each row is to weigh the same and the learning rate is made for it."
+            )
+        else:
             continue
         return [
             Finding(
                 "L2",
-                "error",
+                severity,
                 total.site,
-                f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
-                f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
-                f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}.",
+                message,
                 f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
-                related=distinct(total.site, (event.root_site, event.site, optimizer.site)),
-                evidence={"rows": total.batch, "summed": n, "lr": rates[0], "growth": rate, "steps": growth.steps},
-                count=count,
+                related=distinct(total.site, (one.event.root_site, one.event.site, optimizer.site)),
+                evidence=evidence,
+                count=one.count,
                 confidence="likely",
-                iteration=event.iteration,
+                iteration=one.event.iteration,
             )
         ]
     return []

@@ -231,6 +231,7 @@ class _Probe:
             plain_differ=self._plain_differ(module, source, load),
             renamed=left.renamed,
             kept=left.kept[:64],
+            left_out=left.keys[:64],
             early=left.early,
             left_site=left.site,
             own_since=since,
