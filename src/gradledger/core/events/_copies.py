@@ -97,8 +97,8 @@ class StateLoaded(Event):
     (missing, unexpected) keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed
     out by this very module in that iteration, on line `taken_site`, and is its live memory: loading it changes
     nothing.  `kept`: keys that were given the values they had, and that the state which the rest comes from (read at
-    `left_site`) has not under these names; what it has beside is in `left_out`, and in `renamed`, too.  `early`: how many of `renamed`
-    stand in the module before the last key that was loaded (all, when none was)."""
+    `left_site`) has not under these names; what it has beside is in `left_out`, and in `renamed`, too.  `early`: how
+    many of `renamed` stand in the module before the last key that was loaded (all, when none was)."""
 
     KIND: ClassVar[str] = "state_loaded"
     owner: str
