@@ -44,6 +44,29 @@ def test_a_faulty_cell_is_told_with_its_line(shell: InteractiveShell, capsys: py
     assert isinstance(shell.user_ns["kept"], float)
 
 
+def test_the_lines_of_a_cell_are_shown_and_their_names_used(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("def train(o):\n  for _ in range(12):\n    net(torch.ones(8, 3)).mean().backward()\n    o.step()\n")
+    shell.run_cell("%%gradledger\ntrain(optimizer)")
+    said = capsys.readouterr().err
+    assert said.startswith("gradledger: 1 error in the cell\n")
+    assert "3 │     net(torch.ones(8, 3)).mean().backward()" in said
+    assert "fix       o.zero_grad()" in said
+
+
+@pytest.mark.parametrize("words", ["--bogus", "--select GL-Z9", "--name 1x"])
+def test_wrong_words_are_told_in_a_line_without_our_frames(
+    words: str, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell(f"%%gradledger {words}\nkept = 1")
+    said = "".join(capsys.readouterr())
+    assert "UsageError: [usage] " in said
+    assert words.split()[-1] in said
+    assert "Traceback" not in said
+    assert "kept" not in shell.user_ns
+
+
 def test_a_correct_cell_says_how_much_was_seen(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell_magic("gradledger", "", CORRECT)
     assert capsys.readouterr().err == "gradledger: nothing found in 12 optimizer steps\n"

@@ -1,10 +1,12 @@
 """Source lines of the user's files, read once.
 
-Not `linecache`: the audit may run inside the watched process, whose caches are not ours to fill.
+`linecache` is asked only for what has no file, the cells of a notebook, and only what it already holds: the audit may
+run inside the watched process, whose caches are not ours to fill.
 """
 
 from __future__ import annotations
 
+import sys
 import tokenize
 from functools import lru_cache
 
@@ -16,7 +18,14 @@ def source_lines(file: str) -> tuple[str, ...]:
         with tokenize.open(file) as handle:
             return tuple(handle.read().splitlines())
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-        return ()
+        return _held(file)
+
+
+def _held(file: str) -> tuple[str, ...]:
+    """What the interpreter keeps of code that was typed in."""
+    held = getattr(sys.modules.get("linecache"), "cache", {}).get(file, ())
+    lines = held[2] if len(held) == 4 else ()  # otherwise a promise to look, which is not ours to ask for
+    return tuple(str(line).rstrip("\r\n") for line in lines)
 
 
 def source_line(file: str, line: int) -> str:

@@ -17,13 +17,16 @@ import sys
 from typing import Any, NoReturn
 
 from gradledger.core.errors import UsageError
-from gradledger.watch import render_text, watch
+from gradledger.watch import Watch, render_text
 
 
 class _Words(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(
-            got=message, wanted=self.format_usage().strip(), where="%%gradledger", next_step="see %%gradledger?"
+            got=message,
+            wanted=self.format_usage().strip().removeprefix("usage: "),
+            where="%%gradledger",
+            next_step="`%%gradledger?` tells what they do",
         )
 
 
@@ -41,8 +44,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def audit_cell(shell: Any, line: str, cell: str) -> None:
     """Run a cell under watch, then print the report to standard error; nothing when nothing was found."""
-    words = _parser().parse_args(shlex.split(line))
-    with watch(select=words.select, ignore=words.ignore) as running:
+    parser = _parser()
+    words = parser.parse_args(shlex.split(line))
+    if words.name and not words.name.isidentifier():
+        parser.error(f"--name {words.name}, which is no name of a variable")
+    with Watch(program="the cell", select=words.select, ignore=words.ignore) as running:
         done = shell.run_cell(cell)
     if words.name:
         shell.user_ns[words.name] = running
@@ -58,8 +64,13 @@ def audit_cell(shell: Any, line: str, cell: str) -> None:
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext`."""
 
+    from IPython.core.error import UsageError as Shown  # told by the shell in a line, without our frames
+
     def gradledger(line: str, cell: str) -> None:
-        audit_cell(shell, line, cell)
+        try:
+            audit_cell(shell, line, cell)
+        except UsageError as error:
+            raise Shown(str(error)) from None
 
     gradledger.__doc__ = __doc__
     shell.register_magic_function(gradledger, magic_kind="cell", magic_name="gradledger")
