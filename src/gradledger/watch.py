@@ -112,7 +112,7 @@ class Watch:
         self._sink = self._open_sink()
         session = self._session = Session.open(self._sink)
         if self._full is not None:
-            session.recorder.wanted = self._full
+            session.recorder.attention.wanted = self._full
         session.recorder.emit(
             RunStarted,
             NOWHERE,
@@ -199,8 +199,8 @@ class Watch:
         if self._joined is not None:
             return self._joined.report()
         note = self._sink.note() if self._sink is not None else ""
-        if self._session is not None and self._session.recorder.counted_only:
-            counted = f"{self._session.recorder.counted_only} iterations like earlier ones were only counted"
+        if self._session is not None and self._session.recorder.steady.counted_only:
+            counted = f"{self._session.recorder.steady.counted_only} iterations like earlier ones were only counted"
             note = f"{note}; {counted}" if note else counted
         if not self._ended:
             if self._sink is not None:

@@ -41,7 +41,7 @@ def test_a_steady_run_is_dozed_through_and_still_counted() -> None:
     assert w.session.recorder.iteration == LONG
     assert w.session.recorder.backwards == LONG
     assert sum(e.weight for e in w.all(Step)) == pytest.approx(LONG, rel=0.06)
-    assert w.session.recorder.counted_only > 100
+    assert w.session.recorder.steady.counted_only > 100
 
 
 def test_a_missing_clear_is_told_at_once_with_the_true_history() -> None:
@@ -155,8 +155,45 @@ def test_clips_and_schedules_are_part_of_what_repeats() -> None:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-    assert w.session.recorder.counted_only > 100
+    assert w.session.recorder.steady.counted_only > 100
     early = [c for c in w.all(Clip) if c.iteration == 613]
     assert [c.pending for c in early] == [()]
     assert all(len(c.pending) == 1 for c in w.all(Clip) if c.iteration != 613)
     assert w.all(SchedulerStep)[-1].index >= LONG - 40
+
+
+@pytest.mark.parametrize("missing", [-1, 613])
+def test_inner_passes_of_autograd_grad_are_part_of_what_repeats(missing: int) -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(LONG):
+            if i != missing:
+                optimizer.zero_grad()
+            inner = model(torch.ones(2, 3)).mean()
+            (slope,) = torch.autograd.grad(inner, [model.weight], create_graph=True)
+            (model(torch.ones(2, 3)).mean() + slope.pow(2).sum()).backward()
+            optimizer.step()
+    assert not w.session.recorder.doze.forbidden
+    assert not w.session.recorder.failures
+    assert w.session.recorder.backwards == 2 * LONG
+    if missing < 0:
+        assert w.session.recorder.doze.asleep
+    else:
+        fills = step_of(w, missing).lives[0].fills
+        assert [(f.backward, f.consumed) for f in fills] == [(2 * missing, 1), (2 * missing + 2, 0)]
+
+
+def test_an_inner_pass_that_keeps_no_graph_for_once_wakes() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(LONG):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).mean()
+            torch.autograd.grad(loss, [model.weight], retain_graph=True, create_graph=i != 613)
+            loss.backward()
+            optimizer.step()
+    told = [e for e in w.all(Backward) if e.iteration == 613 and e.method == "grad"]
+    assert [e.create_graph for e in told] == [False]
+    assert [e.backward for e in told] == [2 * 613 + 1]

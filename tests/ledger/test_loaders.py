@@ -87,7 +87,7 @@ def test_passes_are_counted_and_start_a_phase() -> None:
         events = watch.all(LoaderEpoch)
         assert [(e.epoch, e.site.line) for e in events] == [(0, line), (1, line)]
         assert {e.loader for e in events} == {watch.one(LoaderMade).loader}
-        assert watch.session.recorder._phase_calls_left > 0
+        assert watch.session.recorder.attention.calls_left > 0
 
 
 def test_what_stands_unconsumed_when_a_pass_begins() -> None:

@@ -76,12 +76,12 @@ def test_a_switch_is_a_new_phase_once_training_has_begun() -> None:
         recorder = watch.session.recorder
         net = backbone()
         net.eval()
-        assert recorder._phase_calls_left == 0
+        assert recorder.attention.calls_left == 0
         recorder.backwards = 1
         net.eval()
-        assert recorder._phase_calls_left == 0
+        assert recorder.attention.calls_left == 0
         net.train()
-        assert recorder._phase_calls_left > 0
+        assert recorder.attention.calls_left > 0
 
 
 def moved(watch: Watched) -> list[tuple[int, bool]]:

@@ -552,7 +552,7 @@ def test_off_it_is_not_there() -> None:
     try:
         assert session.trace.listeners.ran == []
         assert session.at_pass == []
-        assert session.recorder.wanted == range(0)
+        assert session.recorder.attention.wanted == range(0)
     finally:
         session.uninstall()
 

@@ -24,21 +24,29 @@ MAX_TEMPLATES = 16
 REPLAYED = 8  # iterations replayed at waking: as far back as ages of contributions are told apart
 
 
+@dataclass(slots=True)
+class Count:
+    """Iterations that are alike: all so far, and those only counted since one of them was told last."""
+
+    seen: int = 0
+    waiting: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One iteration as it repeats: the keys of its calls in order, and the facts they were."""
+    """One iteration as it repeats: the keys of its calls in order, the facts they were, and how often it came."""
 
-    signature: tuple[Any, ...]
     keys: tuple[tuple[Any, ...], ...]
     facts: tuple[Held, ...]
+    count: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """Facts that were let pass: those of the last whole iteration (of that signature), and of the open one."""
+    """Facts that were let pass: those of the last whole iteration (counted there), and of the open one."""
 
     before: list[Held]
-    signature: tuple[Any, ...]
+    count: Count | None
     open: list[Held]
 
 
@@ -54,11 +62,11 @@ class Doze:
         self._passes: list[int] = []
         self._recent: deque[tuple[Template, tuple[int, ...]]] = deque(maxlen=REPLAYED)
 
-    def learn(self, signature: tuple[Any, ...], facts: list[Held]) -> bool:
+    def learn(self, signature: tuple[Any, ...], facts: list[Held], count: Count) -> bool:
         """An iteration that is only counted has ended; whether one may doze from here on."""
         if self.forbidden or (signature not in self._templates and len(self._templates) >= MAX_TEMPLATES):
             return False
-        self._templates[signature] = Template(signature, tuple(f[4] for f in facts), tuple(facts))
+        self._templates[signature] = Template(tuple([f[4] for f in facts]), tuple(facts), count)
         return True
 
     def begin(self) -> None:
@@ -74,23 +82,29 @@ class Doze:
 
     def expects(self, key: tuple[Any, ...], backward: int | None = None) -> bool:
         """Whether this call comes next in an iteration like those known; `backward`: the number of a reverse pass."""
-        at = self._position
-        still = [t for t in self._matching if len(t.keys) > at and t.keys[at] == key]
-        if not still:
-            return False
-        self._matching = still
+        at, matching = self._position, self._matching
+        if len(matching) == 1:  # as nearly always
+            keys = matching[0].keys
+            if len(keys) <= at or keys[at] != key:
+                return False
+        else:
+            still = [t for t in matching if len(t.keys) > at and t.keys[at] == key]
+            if not still:
+                return False
+            self._matching = still
         self._position = at + 1
         if backward is not None:
             self._passes.append(backward)
         return True
 
-    def ended(self) -> Template | None:
-        """An iteration is over: the template that it was, or None when it stopped short of one."""
-        whole = next((t for t in self._matching if len(t.keys) == self._position), None)
-        if whole is not None:
-            self._recent.append((whole, tuple(self._passes)))
-            self._next()
-        return whole
+    def ended(self) -> Count | None:
+        """An iteration is over: the count of those that it was like, or None when it stopped short of them."""
+        for template in self._matching:
+            if len(template.keys) == self._position:
+                self._recent.append((template, tuple(self._passes)))
+                self._next()
+                return template.count
+        return None
 
     def wake(self, lifecycle: Lifecycle) -> Woken:
         """End the doze: histories are brought up to date."""
@@ -99,14 +113,14 @@ class Doze:
         for template, passes in self._recent:
             before = _renumbered(template.facts, passes)
             _replay(lifecycle, before)
-        signature = self._recent[-1][0].signature if self._recent else ()
+        count = self._recent[-1][0].count if self._recent else None
         open_facts: list[Held] = []
         if self._position and self._matching:
             open_facts = _renumbered(self._matching[0].facts[: self._position], tuple(self._passes))
             _replay(lifecycle, open_facts)
         self._recent.clear()
         lifecycle.refresh()
-        return Woken(before, signature, open_facts)
+        return Woken(before, count, open_facts)
 
 
 def _renumbered(facts: tuple[Held, ...], passes: tuple[int, ...]) -> list[Held]:

@@ -94,7 +94,7 @@ class Oracle:
         self.session = session
         self.trace = session.trace
         self.tape = Tape(session.trace)
-        self.sampling = Sampling(session.oracle, session.recorder.wanted)
+        self.sampling = Sampling(session.oracle, session.recorder.attention.wanted)
         self.sampled = session.recorder.iteration in self.sampling
         self.passes: dict[int, Walked] = {}
         self.stood: dict[int, torch.Tensor] | None = None  # gradients before the first pass of this iteration

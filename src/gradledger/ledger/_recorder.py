@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -20,22 +20,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradledger.core.events import Event, ModuleFreed, ModuleMade
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
-from gradledger.ledger._doze import Doze, Held, Woken
+from gradledger.ledger._attention import Attention
+from gradledger.ledger._doze import Held, Woken
 from gradledger.ledger._identity import FollowedTable, WeakTable
-from gradledger.ledger._thin import KEEP, SHARE
+from gradledger.ledger._steady import Steady
 
 E = TypeVar("E", bound=Event)
 P = TypeVar("P")
-
-FULL_ITERATIONS = 20  # watched in full from the start
-SAMPLE_EVERY = 50  # later: two consecutive iterations out of this many, and out of five times as many
-SAMPLE_LESS_AFTER = 500  # from this iteration on
-SAMPLE_LENGTH = 2
-SUSPICION_LENGTH = 3  # iterations watched in full after something unusual
-MAX_TOLD = 4096  # signatures remembered
-MAX_HELD = 512  # facts held back in one iteration
-LATE_CALLS = 4  # of a change that has been watched often: an evaluation and two iterations after it
-PHASE_CALLS = 12  # module calls watched in full after a change of phase (mode switch, new pass over a loader)
 
 
 class Sink(Protocol):
@@ -103,25 +94,15 @@ class Recorder:
         self.on_iteration: list[Callable[[int], None]] = []
         self.detail_allowed = True
         self.detail = True
-        self.wanted: Container[int] = range(0)  # iterations to be watched in full whatever the sampling says
-        self._suspicion_until = -1
-        self._phases: dict[tuple[object, ...], tuple[int, int]] = {}  # how often, and when it was watched last
-        self._phase_calls_left = 0
+        self.attention = Attention()
         self._seq = 0
         self._lock = threading.RLock()
         self._dead_modules: list[int] = []
         self._deferred: dict[str, tuple[Callable[[], None], frozenset[type[Event]]]] = {}
         self._parts: dict[type, Any] = {}
-        self._held: list[Held] = []
-        self._previous: tuple[int, list[Held]] | None = None
-        self._told: dict[tuple[Any, ...], int] = {}
-        self._waiting: dict[tuple[Any, ...], int] = {}  # counted only since one of them was told last
-        self._previous_signature: tuple[Any, ...] = ()
-        self._loud = False
-        self._may_doze = False
-        self.doze = Doze()
+        self.steady = Steady(self._tell)
+        self.doze = self.steady.doze
         self.on_wake: list[Callable[[], Woken]] = []
-        self.counted_only = 0
         self._closed = False
 
     # ------------------------------------------------------------------ threads
@@ -188,9 +169,9 @@ class Recorder:
         with self._lock:
             if self.doze.asleep:
                 self.wake()
-            self._loud = True
-            if self._held or self._previous is not None:
-                self._tell_held()
+            self.steady.loud = True
+            if self.steady.pending:
+                self.steady.flush(self.iteration)
             if self._dead_modules and cls is not ModuleFreed:
                 dead, self._dead_modules = self._dead_modules, []
                 for number in dead:
@@ -228,49 +209,21 @@ class Recorder:
             if key is None and self.doze.expects(full):
                 return
             self.wake()
-        if self.detail or self._loud or self._deferred or self._dead_modules:
+        if self.detail or self.steady.loud or self._deferred or self._dead_modules:
             self.emit(cls, site, **values)
             return
         with self._lock:
-            self._held.append((cls, site, full, values, key or full))
-            if len(self._held) > MAX_HELD:
-                self._tell_held()
-
-    def _tell_held(self, weight: int = 1) -> None:
-        if self._previous is not None:
-            iteration, before = self._previous
-            self._previous = None
-            if self._waiting.get(self._previous_signature):
-                self._waiting[self._previous_signature] -= 1  # told itself after all
-                self._tell(iteration, before, 1)
-        held, self._held = self._held, []
-        self._tell(self.iteration, held, weight)
+            self.steady.hold((cls, site, full, values, key or full), self.iteration)
 
     def _tell(self, iteration: int, facts: list[Held], weight: int) -> None:
         for cls, site, _, values, _ in facts:
             self._seq += 1
             self.sink.put(cls(seq=self._seq, iteration=iteration, site=site, weight=weight, **values))
 
-    def _close_iteration(self) -> None:
-        """The iteration ends: tell what was held back, or only count it."""
+    def _close_iteration(self) -> bool:
+        """The iteration ends; whether the next ones may be dozed through."""
         with self._lock:
-            if self._held:
-                signature = tuple(fact[2] for fact in self._held)
-                seen = self._told.get(signature, 0) + 1
-                if seen > 1 or len(self._told) < MAX_TOLD:
-                    self._told[signature] = seen
-                waiting = self._waiting.get(signature, 0)
-                if seen <= KEEP or (waiting + 1) * SHARE >= seen:
-                    self._waiting.pop(signature, None)
-                    self._tell_held(1 + waiting)
-                else:
-                    self._waiting[signature] = waiting + 1
-                    self._previous_signature = signature
-                    self.counted_only += 1
-                    self._previous = (self.iteration, self._held)
-                    self._may_doze = not self._loud and self.doze.learn(signature, self._held)
-                    self._held = []
-            self._loud = False
+            return self.steady.close(self.iteration)
 
     def passes(self, key: tuple[Any, ...], backward: int | None = None) -> bool:
         """While dozing: whether this call is the one that comes next, so that nothing more need be looked at."""
@@ -282,17 +235,13 @@ class Recorder:
 
     def dozed(self) -> bool:
         """While dozing, an optimizer has stepped: count the iteration; False (and awake) when it is not a known one."""
-        template = self.doze.ended()
-        if template is None:
+        due = self.steady.dozed()
+        if due is None:
             self.wake()
             return False
-        seen = self._told[template.signature] = self._told[template.signature] + 1
-        waiting = self._waiting[template.signature] = self._waiting.get(template.signature, 0) + 1
-        self.counted_only += 1
-        self._previous = None
         self.steps += 1
         self.iteration += 1
-        if self.wants_detail() or (waiting + 1) * SHARE >= seen:
+        if due or self.wants_detail():
             self.wake()  # the next one is told
             self._begin_iteration()
         return True
@@ -301,10 +250,7 @@ class Recorder:
         """Stop dozing, and take up the open iteration where it is."""
         for callback in self.on_wake:
             with self.guard("wake"):
-                woken = callback()
-                self._held = woken.open + self._held
-                if woken.before:
-                    self._previous, self._previous_signature = (self.iteration - 1, woken.before), woken.signature
+                self.steady.woken(callback(), self.iteration)
 
     def defer(self, key: str, flush: Callable[[], None], past: frozenset[type[Event]] = frozenset()) -> None:
         """Call `flush` once, right before the next event whose class is not in `past`.
@@ -363,12 +309,11 @@ class Recorder:
 
     def step_done(self) -> None:
         """An optimizer step is complete: the next iteration begins."""
-        self._may_doze = False
-        self._close_iteration()
+        may_doze = self._close_iteration()
         self.steps += 1
         self.iteration += 1
         self._begin_iteration()
-        if self._may_doze and not self.detail:
+        if may_doze and not self.detail:
             self.doze.begin()
 
     def _begin_iteration(self) -> None:
@@ -386,56 +331,37 @@ class Recorder:
 
     def suspicious(self) -> None:
         """Something unusual happened: watch the coming iterations in full."""
-        self._suspicion_until = self.iteration + SUSPICION_LENGTH
+        self.attention.suspect(self.iteration)
         self._settle()
 
     def new_phase(self, modes: tuple[object, ...] = ()) -> None:
         """The program changed phase (train/eval switch, a new pass over a loader, a block without graph): watch the
         next calls in full.
 
-        The first eight changes at a line are watched, then every power of two, so that a loop of short epochs is not
-        watched in full for ever; and briefly one in as many iterations as the late samples are apart.  With other
-        `modes` (of what is trained) than before the line counts as a new one.
+        A line that changes again and again is watched less often (see `Attention.phase_calls`).  With other `modes`
+        (of what is trained) than before the line counts as a new one.
         """
         self.watch_calls(self.phase_calls((*_site.here(1).key(), modes)))
 
     def phase_calls(self, key: tuple[object, ...]) -> int:
         """Count one more change of phase, told apart by `key`; how many calls after it are to be watched in full."""
-        seen, last = self._phases.get(key, (0, 0))
-        seen += 1
-        often = seen <= 8 or seen & (seen - 1) == 0
-        due = often or self.iteration - last >= 5 * SAMPLE_EVERY
-        self._phases[key] = (seen, self.iteration if due else last)
-        return PHASE_CALLS if often else LATE_CALLS if due else 0
+        return self.attention.phase_calls(self.iteration, key)
 
     def watch_calls(self, count: int) -> None:
         """Watch the next calls in full, so many at least."""
-        if count > self._phase_calls_left:
-            self._phase_calls_left = count
+        if count > self.attention.calls_left:
+            self.attention.calls_left = count
             self._settle()
 
     def call_done(self) -> None:
         """A forward call made by the program itself is complete."""
         self.calls += 1
-        if self._phase_calls_left > 0:
-            self._phase_calls_left -= 1
-            if self._phase_calls_left == 0:
-                self._settle()
+        if self.attention.call_done():
+            self._settle()
 
     def wants_detail(self) -> bool:
         """Whether this moment is to be watched in full."""
-        return (
-            self.detail_allowed
-            and not self._paused
-            and (
-                self.iteration < FULL_ITERATIONS
-                or self.iteration % (SAMPLE_EVERY if self.iteration < SAMPLE_LESS_AFTER else 5 * SAMPLE_EVERY)
-                < SAMPLE_LENGTH
-                or self.iteration <= self._suspicion_until
-                or self.iteration in self.wanted
-                or self._phase_calls_left > 0
-            )
-        )
+        return self.detail_allowed and not self._paused and self.attention.wants(self.iteration)
 
     def forbid_detail(self, reason_code: str, reason: str) -> None:
         """Give up detail for good (for instance under torch.compile), and say why at the end."""
@@ -461,4 +387,4 @@ class Recorder:
             self.sink.close()
 
 
-__all__ = ["FULL_ITERATIONS", "Recorder", "Sink"]
+__all__ = ["Recorder", "Sink"]

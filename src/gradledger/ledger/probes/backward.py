@@ -22,6 +22,8 @@ from gradledger.ledger._session import Session
 
 MAX_COMPARISONS = 8
 MAX_FILLED = 4096
+_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+_GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class _Probe:
         self.recorder = session.recorder
         self.trace = session.trace
         self.running = 0
+        self.entered: list[int] = []  # roots of the pass that runs, when it is one of `autograd.grad`
         self.last = 0
         self.roots: FollowedTable[torch.Tensor] = FollowedTable()
         self.walked: dict[int, tuple[int, set[int]]] = {}  # backward -> (root number, term tokens)
@@ -72,18 +75,32 @@ class _Probe:
 
     def skip_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """A reverse pass like those before, from the same instruction, with a finite root, need not be looked at."""
+        return self.recorder.doze.asleep and self._skip("backward", args[0] if args else kwargs.get("tensors"))
+
+    def skip_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """The same for `autograd.grad`: as in an inner loop, or in a penalty on gradients."""
+        if not self.recorder.doze.asleep:
+            return False
+        given = dict(zip(_GRAD, args, strict=False)) | kwargs
+        create, count = bool(given.get("create_graph")), len(_list(given.get("inputs")))
+        return self._skip("grad", given.get("outputs"), create, count)
+
+    def _skip(self, method: str, root: Any, *more: object) -> bool:
         recorder = self.recorder
-        if not recorder.doze.asleep or self.running:
+        if self.running:
             return False
         try:
-            root = args[0] if args else kwargs.get("tensors")
+            if isinstance(root, (list, tuple)) and len(root) == 1:
+                root = root[0]
             if isinstance(root, torch.Tensor):
                 with torch._C.DisableTorchFunction():
-                    plain = root.numel() != 1 or root.device.type != "cpu" or math.isfinite(root.item())
+                    blind = root.numel() != 1 or root.device.type != "cpu" or root.is_complex()
+                    # (inside vmap or a functional transform there is no value to look at)
+                    plain = blind or _is_wrapped(root) or math.isfinite(root.item())
                     shape = (root.requires_grad, root.is_leaf)
             else:
                 plain, shape = True, (True, False)
-            if plain and recorder.passes(("backward", _site.mark(1), *shape), self.last + 1):
+            if plain and recorder.passes((method, _site.mark(2), *shape, *more), self.last + 1):
                 self.last += 1
                 recorder.backwards += 1
                 return True
@@ -139,8 +156,7 @@ class _Probe:
         return self._before("backward", {**dict(zip(names, args, strict=False)), **kwargs}, "tensors")
 
     def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
-        names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = {**dict(zip(_GRAD, args, strict=False)), **kwargs}
         one = self._before("grad", given, "outputs")
         if one is not None:
             one.inputs = _list(given.get("inputs"))
@@ -149,9 +165,12 @@ class _Probe:
     def _before(self, method: str, given: dict[str, Any], roots: str) -> _Pass | None:
         if self.running:
             self.running += 1
-            self.recorder.doze.forbidden = True
+            # under a mode `autograd.grad` calls itself by its name, once: the same pass, not one inside another
+            again = method == "grad" and [id(t) for t in _list(given.get(roots))] == self.entered
+            self.recorder.doze.forbidden |= not again
             return None
         self.running = 1
+        self.entered = [id(t) for t in _list(given.get(roots))] if method == "grad" else []
         self.trace.reversing = True
         create = bool(given.get("create_graph"))
         retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
@@ -181,7 +200,7 @@ class _Probe:
         if not one.roots:
             return
         root = one.roots[0]
-        if torch._C._functorch.is_functorch_wrapped_tensor(root):
+        if _is_wrapped(root):
             return  # inside vmap or a functional transform: no value to look at
         if root.numel() == 1 and (root.device.type == "cpu" or self.recorder.detail) and not root.is_complex():
             one.value = float(root.detach().item())
@@ -351,12 +370,9 @@ class _Probe:
             one.value is None or math.isfinite(one.value),
             one.walk is None,
         )
-        key = None
-        if one.method == "backward":
-            shape = (root.requires_grad, root.is_leaf) if root is not None and len(one.roots) == 1 else (True, False)
-            key = ("backward", one.mark, *shape)
-        else:
-            self.recorder.doze.forbidden = True
+        shape = (root.requires_grad, root.is_leaf) if root is not None and len(one.roots) == 1 else (True, False)
+        more = () if one.method == "backward" else (one.create, len(one.inputs))
+        key = (one.method, one.mark, *shape, *more)
         self.recorder.note(Backward, one.site, signature, values, key=key)
         for emit in one.comparisons:
             emit()
@@ -424,6 +440,6 @@ def install(session: Session) -> Undo:
     ends: dict[str, Any] = {"after": probe.after, "raised": probe.raised, "abroad": recorder.train_abroad}
     return together(
         observe(recorder, torch.autograd, "backward", skip=probe.skip_backward, before=probe.before_backward, **ends),
-        observe(recorder, torch.autograd, "grad", before=probe.before_grad, **ends),
+        observe(recorder, torch.autograd, "grad", skip=probe.skip_grad, before=probe.before_grad, **ends),
         passes.listen(probe),
     )

@@ -18,7 +18,7 @@ def install(session: Session) -> Undo:
 
     oracle = Oracle(session)
     recorder = session.recorder
-    recorder.wanted = oracle.sampling
+    recorder.attention.wanted = oracle.sampling
 
     def ran(*facts: object) -> None:
         if oracle.sampled and not session.trace.reversing and not session.trace.optimizer_running:

@@ -23,11 +23,12 @@ from torch.overrides import TorchFunctionMode
 from gradledger.core.events import Recomputed
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._attention import FULL_ITERATIONS
 from gradledger.ledger._naming import canonical, is_inplace
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._patch import Undo
-from gradledger.ledger._recorder import FULL_ITERATIONS, unseen
+from gradledger.ledger._recorder import unseen
 from gradledger.ledger._session import Session
 
 MAX_MOVED = 256
