@@ -124,6 +124,17 @@ def test_a_finding_without_a_line_or_readable_source(program: Path) -> None:
     assert "/gone.py:3, in f" in shown
 
 
+def test_a_line_of_a_library_keeps_its_number(program: Path) -> None:
+    deep = Site(f"/opt/{'folder/' * 9}lib/python3.11/site-packages/lightning/pytorch/core/optimizer.py", 154, "step")
+    far = Site(f"/home/{'folder/' * 12}train.py", 7, "train")
+    here = Site(str(program), 4, "")
+    faulty = Finding(code="G1", severity="error", site=here, message="m", fix="f", related=(deep, far))
+    shown = text.render(report(program, findings=(faulty,)))
+    assert "related   lightning/pytorch/core/optimizer.py:154, in step" in shown
+    assert "folder/train.py:7, in train" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_the_verdict_of_a_clean_run(program: Path) -> None:
     shown = text.render(report(program, findings=()))
     assert shown.startswith("gradledger: no fault found in train.py\n120 optimizer steps")

@@ -8,6 +8,7 @@ import pytest
 
 from audit.build import Run, at
 from gradledger.audit import world as world_module
+from gradledger.audit._naming import root_label
 from gradledger.audit.world import World
 from gradledger.core import events as ev
 from gradledger.core.site import Frame, Site
@@ -252,3 +253,19 @@ def test_memory_is_bounded_by_what_lives(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(world.all_copies())) <= 20
     assert world.module(held.ident).cls == "Net"
     assert set(held.tensors) <= set(world.tensors)
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("policy = Policy()", "policy"),
+        ("self.loss_fn = Loss(model)", "loss_fn"),
+        ("loss = compute(model, x)", "Net"),
+        ("tr_loss_step = self.training_step(model, inputs)", "Net"),
+        ("train_loss = step(model)", "Net"),
+    ],
+)
+def test_a_module_is_not_called_by_the_loss_that_its_first_call_gave(line: str, label: str, tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text(line + "\n")
+    assert root_label(Site(str(source), 1, ""), "Net", set()) == label

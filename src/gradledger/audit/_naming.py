@@ -12,7 +12,8 @@ from gradledger.audit._source import source_line
 from gradledger.core.site import Frame, Site
 
 _ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]+)?=(?!=)\s*(.*)$")
-_RESULT = re.compile(r"(^|_)loss$")  # a module that is first seen when it is called stands in no such variable
+# A module that is first seen when it is called stands in no such variable.
+_RESULT = re.compile(r"(^|_)loss(_(step|value|sum|mean|total))?$")
 
 
 def root_label(site: Site, cls: str, taken: set[str]) -> str:

@@ -174,11 +174,20 @@ def _finding(number: int, finding: Finding, name: str, width: int, ascii_only: b
     for index, site in enumerate(related[:RELATED_SHOWN]):
         lines = source_lines(site.file)
         code = lines[site.line - 1].strip() if 0 < site.line <= len(lines) else ""
-        rows.append(("related" if index == 0 else "", _cut(f"{place(site)}  {code}", width - 13)))
+        said_at = f"{_short(place(site), width - 13)}  {code}".rstrip()
+        rows.append(("related" if index == 0 else "", _cut(said_at, width - 13)))
     rows.append(("fix", finding.fix))
     for label, text in rows:
         if text:
             yield from _row(label, text, width)
+
+
+def _short(placed: str, room: int) -> str:
+    """A place whose line can be read: folders are left out from the front, up to those of an installed package."""
+    placed = placed.rpartition("site-packages/")[2]
+    while len(placed) > room and "/" in placed.removeprefix(".../"):
+        placed = ".../" + placed.removeprefix(".../").partition("/")[2]
+    return placed
 
 
 def _plainer(text: str, ascii_only: bool) -> str:
