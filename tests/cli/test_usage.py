@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,11 +29,14 @@ from gradledger.cli.main import entry
         ("ledger one two", "got two, one word too many, wanted RUN and options."),
         ("rules one two", "got one two, words too many, wanted options alone."),
         ("explain GL-G01 --json", "got --json, wanted one of --help."),
+        ("report nothing_here", "gradledger report: got nothing_here, which is not there, wanted a folder"),
+        ("report .", "got ., with neither plan.lock.jsonl nor trials.jsonl"),
     ],
 )
-def test_what_typer_does_not_take_is_told_as_every_other_error(
-    line: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_it_is_told_as_every_other_error(
+    line: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gradledger", *line.split()])
     with pytest.raises(SystemExit) as ended:
         entry()

@@ -57,9 +57,9 @@ def compare(attempts: Mapping[str, Attempt], first: str, second: str, quantity: 
         if arm not in configs:
             raise StatisticsError(
                 got=f"the arm {arm!r}",
-                wanted=f"one of {', '.join(configs)}",
+                wanted=f"one of {', '.join(configs)}" if configs else "a folder with trials, and this one has none",
                 where="compare",
-                next_step="name two arms",
+                next_step="name two arms" if configs else "name the --out folder of a run",
             )
     one, other = _column(first, quantity, attempts), _column(second, quantity, attempts)
     found = paired(one.values, other.values)

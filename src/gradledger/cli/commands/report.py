@@ -32,8 +32,16 @@ def command(
     ] = "",
 ) -> None:
     """Write the report of a folder of evidence: one HTML file, Markdown, or runs of MLflow."""
-    from gradledger.evidence import mlflow_export, report
+    from gradledger.evidence import lock, mlflow_export, report
 
+    if not any((Path(folder) / name).is_file() for name in (lock.LOCK, lock.TRIALS)):
+        there = "which is not there" if not Path(folder).exists() else f"with neither {lock.LOCK} nor {lock.TRIALS}"
+        raise UsageError(
+            got=f"{folder}, {there}",
+            wanted="a folder that a run left",
+            where="gradledger report",
+            next_step="name the --out folder of a run",
+        )
     if experiment and mlflow is None:
         raise UsageError(
             got=f"--experiment {experiment}, and no --mlflow",
