@@ -42,7 +42,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "ledger": frozenset({"torch", "numpy"}),
     "watch": frozenset({"torch", "numpy"}),
     "pytest_plugin": frozenset({"pytest"}),
-    "integrations": frozenset({"lightning", "transformers"}),
+    "integrations": frozenset({"lightning", "transformers", "IPython"}),
     "__main__": frozenset(),
     "cli": frozenset({"typer", "rich"}),
 }
