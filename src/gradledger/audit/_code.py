@@ -348,9 +348,24 @@ def _is_main(test: ast.expr) -> bool:
     return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
 
 
+def _positions(tree: ast.Module) -> dict[str, list[str]]:
+    """Names of the positional arguments of each function and class of the file."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            makes = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+            for function in makes:
+                found[node.name] = [a.arg for a in function.args.args[1:]]
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
+            names = [a.arg for a in node.args.args]
+            found.setdefault(node.name, names[1:] if names[:1] in (["self"], ["cls"]) else names)
+    return found
+
+
 def _numbers(tree: ast.Module) -> dict[str, float]:
     """The smallest plain number that the file gives to each name."""
     found: dict[str, float] = {}
+    positions = _positions(tree)
 
     def give(name: str, value: ast.expr | None) -> None:
         if name and isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and value.value >= 1:
@@ -380,4 +395,6 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
                 give(keyword.arg or "", keyword.value)
                 if keyword.arg == "default" and isinstance(option, ast.Constant) and isinstance(option.value, str):
                     give(option.value.lstrip("-").replace("-", "_"), keyword.value)
+            for name, given in zip(positions.get(last_name(node.func), ()), node.args, strict=False):  # Agent(20)
+                give(name, given)
     return found

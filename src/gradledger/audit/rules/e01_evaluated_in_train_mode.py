@@ -132,8 +132,10 @@ def _used(state: State, calls: list[int]) -> None:
 
 
 def _same_function(one: Site, other: Site) -> bool:
-    """Whether a mode switch stands in the function that makes the call, or in one that called that."""
-    return one.file == other.file and one.function in {other.function, *(c.function for c in other.callers)}
+    """Whether a mode switch stands above the call in the function that makes it, or in one that called that.  One that
+    stands below it is of the call before."""
+    places = ((other.function, other.line), *((c.function, c.line) for c in other.callers))
+    return one.file == other.file and any(f == one.function and one.line <= line for f, line in places)
 
 
 def finish(state: State, world: World) -> list[Finding]:

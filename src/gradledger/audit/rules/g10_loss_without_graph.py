@@ -13,6 +13,7 @@ grad", at a line that is rarely the one to change.
 Silent form: a reverse pass wrote into no tensor that an optimizer holds, its root was computed from a watched module
 whose values left the graph on the way, and the step that followed found no gradient.  Loud form: the program ended
 with torch's own error; the report names the line where grad mode was switched off or where the values left the graph.
+Or no reverse pass ever ran: the model is called in train mode with grad mode off, and the steps find nothing.
 
 ## Near misses
 - Evaluation loops: no reverse pass.
@@ -27,6 +28,7 @@ the training step and keep it on the evaluation.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _orphans
@@ -34,7 +36,7 @@ from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Cut, Event, GradFlagSet, Step
+from gradledger.core.events import Backward, Cut, Event, GradFlagSet, ModuleCalled, Step
 from gradledger.core.site import Frame, Site
 
 RULE = Rule(
@@ -43,12 +45,13 @@ RULE = Rule(
     "gradient lifecycle",
     "The loss is not connected to any trained parameter, so backward changes nothing (or raises).",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, Step, GradFlagSet)
+LISTENS: tuple[type[Event], ...] = (Backward, Step, GradFlagSet, ModuleCalled)
 
 _SWITCH = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(\s*(mode\s*=\s*)?False")
 # Codes of parameters that a loss does reach, and no optimizer holds: the optimizer is what is to be changed.
 _BETTER = frozenset({"M3", "M4", "M5", "M7"})
 KEPT = 256
+FEW = 5  # steps of a run without any reverse pass
 _NUMBERS = frozenset({"item", "float", "int", "tolist", "numpy"})
 _FIXES = {
     "item": "keep the tensor: drop `.item()` here, and combine the losses with torch.stack(losses).mean()",
@@ -75,10 +78,16 @@ class _Line:
 
 @dataclass(slots=True)
 class State:
+    """`steps`: of each optimizer until the first reverse pass, while none found a gradient; `quiet`: by module, the
+    first call in train mode with grad mode off."""
+
     lines: dict[tuple[str, int], _Line] = field(default_factory=dict)
     waiting: set[tuple[str, int]] = field(default_factory=set)
     raised: Backward | None = None
     frozen: GradFlagSet | None = None
+    passes: int = 0
+    steps: dict[int, list[Step]] = field(default_factory=dict)
+    quiet: dict[int, ModuleCalled] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -86,7 +95,16 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, ModuleCalled):
+        if event.training and not event.grad_on and (event.module in state.quiet or len(state.quiet) < KEPT):
+            state.quiet.setdefault(event.module, event)
+        return
     if isinstance(event, Step):
+        if not state.passes:
+            empty = all(life.grad in ("none", "zero") and not life.moved for life in event.lives)
+            seen = state.steps.setdefault(event.optimizer, [])
+            seen.append(event) if empty and not event.closure else seen.clear()
+            del seen[FEW:]
         if state.waiting:
             alive = [life for life in event.lives if not life.frozen]
             if alive and all(life.grad in ("none", "zero") for life in alive):
@@ -101,6 +119,7 @@ def update(state: State, event: Event, world: World) -> None:
         return
     if not isinstance(event, Backward) or event.method != "backward":
         return
+    state.passes += 1
     if event.raised:
         if "does not require grad" in event.raised:
             state.raised = event
@@ -140,7 +159,33 @@ def finish(state: State, world: World) -> list[Finding]:
             continue  # the graph is whole, and ends in parameters that the optimizer does not hold
         findings.append(_silent(line, event))
     loud = _loud(state, world)
-    return [*findings, loud] if loud is not None else findings
+    return [*findings, *_never_walked(state, world), *([loud] if loud is not None else [])]
+
+
+def _never_walked(state: State, world: World) -> Iterator[Finding]:
+    """Steps of a run in which nothing was ever walked, because the model is called with grad mode off."""
+    for ident, seen in state.steps.items():
+        optimizer = world.optimizer(ident)
+        if state.passes or len(seen) < FEW or any(life.frozen for life in seen[0].lives):
+            continue
+        for module, call in state.quiet.items():
+            if not optimizer.tensors.keys().isdisjoint(world.tensors_of(module)):
+                switch = _switch_above(call.site)
+                step = seen[0].site
+                yield Finding(
+                    "G10",
+                    "error",
+                    switch or call.site,
+                    f"`{world.module_name(module)}` runs in train mode with grad mode off (line {call.site.line}): "
+                    f"no reverse pass ever ran, and {times(optimizer.steps, 'step')} (line {step.line}) found no "
+                    "gradient.",
+                    "compute the loss of a training step with grad mode on, and call loss.backward() before the step",
+                    related=distinct(switch or call.site, (call.site, step)),
+                    evidence={"reverse_passes": 0, "steps_without_gradient": optimizer.steps},
+                    count=optimizer.steps,
+                    iteration=call.iteration,
+                )
+                break
 
 
 def _silent(line: _Line, event: Backward) -> Finding:

@@ -19,6 +19,7 @@ from gradledger.core.site import Site
 from gradledger.ledger import _provenance, _site
 from gradledger.ledger._graph import mark
 from gradledger.ledger._moody import Moody
+from gradledger.ledger._naming import ELEMENTWISE
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._registry import Registry
@@ -202,11 +203,23 @@ class _Probe:
         for value in results:
             if value.is_leaf and value.graph and value.leaf is not None:
                 self.session.leaf_sites.setdefault(value.leaf, op.site)
+        if len(op.ins) == 2 and op.name in ELEMENTWISE:
+            self._beside_an_answer(op)
         if op.ins:
             first = self.trace.values.get(op.ins[0])
             if first is not None and first.call is not None and not first.call.then and first.call.output_has_graph:
                 if op.name in ("detach", "data", "argmax", "detach_") or not any(v.graph for v in results):
                     first.call.then, first.call.then_site = op.name, op.site
+
+    def _beside_an_answer(self, op: Op) -> None:
+        """A free leaf of the very shape of a computed value, one to one with it: data of this batch, a target."""
+        values = [self.trace.values.get(t) for t in op.ins]
+        for one, other in (values, values[::-1]):
+            if one is None or other is None or one.leaf is None or not one.graph or not one.is_leaf:
+                continue
+            computed = other.graph and not other.is_leaf and other.shape == one.shape and len(one.shape) > 1
+            if computed and not one.is_parameter and not op.in_forward:
+                self.session.leaves_in_loss.add(one.leaf)
 
     def flag_set(self, tensor: torch.Tensor, new: bool, before: bool) -> None:
         """A tensor was made to require grad by hand: that line is where the leaf was made."""

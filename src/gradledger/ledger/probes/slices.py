@@ -6,7 +6,7 @@ of a line are looked at; a pass ends when the first piece comes again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,11 +26,11 @@ SHORT = 4  # ... and of one that began anew with the same piece
 
 @dataclass
 class _Pieces:
-    """Calls from one line.  `first`: address and sums of the first piece; `end`: where the latest one ended; `work`:
-    reverse passes and steps before it; `site`: where the pieces are cut."""
+    """Calls from one line.  `pieces`: sums of the pieces of this pass by address; `end`: where the latest one ended;
+    `work`: reverse passes and steps before it; `site`: where the pieces are cut."""
 
     site: Site
-    first: tuple[int, Any] = (0, None)
+    pieces: dict[int, Any] = field(default_factory=dict)
     end: int = 0
     work: int = -1
     batches: int = 0
@@ -88,13 +88,16 @@ class _Probe:
         seen.work = work
         item = seen.item
         if item is None or place != seen.end or rows.shape[1] != item.width:
-            again = item is not None and place == seen.first[0] and bool((sums == seen.first[1]).all())
-            if again and seen.batches >= SHORT:
+            # the pass begins anew, or goes on behind pieces that nobody looked at: the table is still the same
+            known = seen.pieces.get(place)
+            if known is not None and len(known) == len(sums) and bool((sums == known).all()) and seen.batches >= SHORT:
                 self._tell(seen)
                 return
-            seen.first, seen.batches, seen.trained = (place, sums), 0, 0
+            seen.batches, seen.trained = 0, 0
+            seen.pieces.clear()
             item = seen.item = Item(rows.shape[1], True)
         item.add(rows)
+        seen.pieces[place] = sums
         seen.batches += 1
         seen.end = place + tensor.numel() * tensor.element_size()
         if seen.batches == BATCHES:

@@ -243,7 +243,8 @@ class _Probe:
             theirs = tree_tensors(source)
             for key in own.keys() & theirs.keys():
                 tell_shared(self.session, own[key][1], theirs[key][1], "load_state_dict", site)
-        self._tell_copy(module, source, own, set(state), tau, load.changed, captured)
+        given = {k for k, t in state.items() if not (k in own and _is_memory_of(t, own[k][1]))}
+        self._tell_copy(module, source, own, given or set(state), tau, load.changed, captured)
 
     def _left_out(
         self, number: int, load: _Load, state: Any, missing: tuple[str, ...], unexpected: tuple[str, ...]
@@ -361,6 +362,13 @@ class _Probe:
             self.states.filed.note(tensor, at, site)
         self.offered.read(content, site, self.recorder.iteration)
         self.recorder.emit(FileTouched, method="load", what=contents(content))
+
+
+def _is_memory_of(given: Any, mine: torch.Tensor) -> bool:
+    """Whether a tensor of a state is the module's own: it took it from itself, and gives it back as it was."""
+    if not isinstance(given, torch.Tensor) or not readable(given) or not readable(mine):
+        return False
+    return given.numel() > 0 and given.data_ptr() == mine.data_ptr()
 
 
 def install(session: Session) -> Undo:
