@@ -22,7 +22,7 @@ import problems as P
 from alone import alone
 from gradledger import sweep
 from gradledger.core.errors import SweepError
-from gradledger.sweep import _offload
+from gradledger.sweep import _offload, _scratch
 from gradledger.sweep._action import Action
 from gradledger.sweep._chain import Chain
 from gradledger.sweep._memory import MemoryWatch
@@ -151,13 +151,13 @@ def test_problems_by_way_of_the_host(problem: P.Problem) -> None:
 def test_something_does_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above would pass if nothing moved."""
     moved: list[int] = []
-    write = _offload.Scratch.write
+    write = _scratch.Scratch.write
 
-    def count(self: _offload.Scratch, pieces: Any, size: int) -> int:
+    def count(self: _scratch.Scratch, pieces: Any, size: int) -> int:
         moved.append(size)
         return write(self, pieces, size)
 
-    monkeypatch.setattr(_offload.Scratch, "write", count)
+    monkeypatch.setattr(_scratch.Scratch, "write", count)
     for problem in PROBLEMS:
         if problem.compiled is None and problem.id not in ("one-block",):
             moved.clear()
@@ -390,17 +390,17 @@ def test_a_fetch_runs_beside_the_reverse_of_the_block_behind_it(monkeypatch: pyt
     one.backward(x, y)
     at, reached = [4], threading.Condition()
     names: set[str] = set()
-    read = _offload.Scratch.read
+    read = _scratch.Scratch.read
     want = iter((4, 3, 2, 1))  # tape 3 comes while 4 is reversed, and so on
 
-    def slow(self: _offload.Scratch, pieces: Any, where: int) -> None:
+    def slow(self: _scratch.Scratch, pieces: Any, where: int) -> None:
         names.add(threading.current_thread().name)
         block = next(want)
         with reached:
             assert reached.wait_for(lambda: at[0] <= block, timeout=20)
         read(self, pieces, where)
 
-    monkeypatch.setattr(_offload.Scratch, "read", slow)
+    monkeypatch.setattr(_scratch.Scratch, "read", slow)
     at[0] = 9
     walk, plan = one._walk(x, y)
 
@@ -501,7 +501,7 @@ def test_faults_leave_everything_as_it_was(
         before = [*(p.grad if p.grad is None else (p.grad, p.grad.clone()) for p in net.parameters())]
         state = [*(b.clone() for b in net.buffers()), torch.get_rng_state()]
         with monkeypatch.context() as patch:
-            patch.setattr(_offload, where, broken)
+            patch.setattr(_scratch, where, broken)
             with pytest.raises(error, match=match) as caught:
                 one.backward(x, y)
         if error is SweepError:
@@ -515,7 +515,7 @@ def test_faults_leave_everything_as_it_was(
 
 
 def test_the_error_of_a_full_disk_counts_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_offload, "write_at", _full_after(1000))
+    monkeypatch.setattr(_scratch, "write_at", _full_after(1000))
     away = _offload.Away(())
     with pytest.raises(SweepError, match=re.escape("3000 bytes could not be moved out (of 4000)")):
         _offload.Shipment([torch.zeros(1000).untyped_storage()], "disk", away)
@@ -530,14 +530,14 @@ def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_folder_in_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not _offload._in_memory("/dev/shm"):
+    if not _scratch._in_memory("/dev/shm"):
         pytest.fail("this system has no /dev/shm in memory to try it with")
-    assert not _offload._in_memory("/proc")
-    _offload._warn_of_memory.cache_clear()
+    assert not _scratch._in_memory("/proc")
+    _scratch._warn_of_memory.cache_clear()
     monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
-    with pytest.warns(_offload.OffloadWarning, match="in memory"):
-        _offload.Scratch().close()
-    _offload._warn_of_memory.cache_clear()
+    with pytest.warns(_scratch.OffloadWarning, match="in memory"):
+        _scratch.Scratch().close()
+    _scratch._warn_of_memory.cache_clear()
 
 
 # planning -------------------------------------------------------------------------------------------------------------
