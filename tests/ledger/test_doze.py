@@ -197,3 +197,20 @@ def test_an_inner_pass_that_keeps_no_graph_for_once_wakes() -> None:
     told = [e for e in w.all(Backward) if e.iteration == 613 and e.method == "grad"]
     assert [e.create_graph for e in told] == [False]
     assert [e.backward for e in told] == [2 * 613 + 1]
+
+
+def test_a_gradient_assigned_by_hand_is_no_cleared_one_after_waking() -> None:
+    with watching() as w:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for i in range(LONG):
+            loss = model(torch.ones(2, 3)).mean()
+            optimizer.zero_grad()
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                p.grad = g
+            if i == 613:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert not w.session.recorder.doze.forbidden
+    assert {life.grad for e in w.all(Step) for life in e.lives} == {"assigned"}
+    assert 613 in {e.iteration for e in w.all(Step)}

@@ -255,7 +255,11 @@ class Lifecycle:
             grad = grad_of(tensor) if tensor is not None else None
             leaf.grad = None if grad is None else Ref(grad)
             leaf.version = 0 if grad is None else grad._version
-            leaf.zeroed = grad is not None and not leaf.fills and not leaf.assigned
+            if grad is None or leaf.fills or leaf.assigned:
+                leaf.zeroed = False
+            else:  # cleared to zeros, or put there by hand since: what no reverse pass has filled tells itself
+                leaf.zeroed = _all_zero(grad)
+                leaf.assigned = not leaf.zeroed
 
     def was_read(self, tensor: torch.Tensor) -> int | None:
         """The program read this leaf's gradient.  Returns its number when it is followed."""

@@ -20,6 +20,8 @@ from gradledger.ledger.probes.modules import know
 
 _METHODS = ("named_parameters", "parameters")
 LEVELS = 4  # callers of a running function whose loops are looked at
+SEEN = 16  # walks in watched iterations after which a line is as well known as the rest of the loop
+MAX_LINES = 1024
 
 
 class _Flags:
@@ -35,6 +37,7 @@ class _Flags:
         self.iterators = Iterators()
         self.said: set[tuple[CodeType, str]] = set()
         self.looked: dict[CodeType, int] = {}
+        self.seen: dict[tuple[CodeType, int, str], int] = {}  # walks over parameters by line, in watched iterations
 
 
 # ------------------------------------------------------------------------------------------------ requires_grad
@@ -133,8 +136,14 @@ def install(session: Session) -> Undo:
             return
         if isinstance(result, GeneratorType):
             flags.iterators.made[result] = _site.of(frame)
-        if not recorder.detail and flags.often.worth_telling((frame.f_code, frame.f_lineno, "detail"), first=2):
-            recorder.suspicious()  # a loop over parameters: something may be frozen, copied or clipped by hand in it
+        # a loop over parameters: something may be frozen, copied or clipped by hand in it; a line that every sampled
+        # iteration comes to is seen there
+        line = (frame.f_code, frame.f_lineno, "detail")
+        if recorder.detail:
+            if line in flags.seen or len(flags.seen) < MAX_LINES:
+                flags.seen[line] = flags.seen.get(line, 0) + 1
+        elif flags.seen.get(line, 0) < SEEN and flags.often.worth_telling(line, first=2):
+            recorder.suspicious()
         if flags.often.worth_telling((frame.f_code, frame.f_lineno, id(args[0]))):
             seen = {id(t) for _, module in tree(args[0]) for _, role, t in tensors_of(module) if role == "parameter"}
             recorder.emit(ParametersIterated, module=know(recorder, args[0]), method=method, count=len(seen))
