@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
 
 from gradledger.core.site import NOWHERE, Site
+
+SIMPLE = (bool, int, float, str)
+_PLAIN = (torch.Tensor, *SIMPLE)
 
 
 @dataclass(slots=True)
@@ -156,3 +161,48 @@ class Token(int):
 def is_ref(operand: Any) -> bool:
     """Whether an operand of an elementwise operation is a token."""
     return isinstance(operand, Token)
+
+
+def all_told(arguments: tuple[Any, ...]) -> bool:
+    """Whether an operation is told in full by its tensors and plain arguments."""
+    for a in arguments:
+        if a is None or isinstance(a, _PLAIN):
+            continue
+        if not isinstance(a, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in a):
+            return False
+    return True
+
+
+def tensors_of(out: Any) -> list[torch.Tensor]:
+    """The tensors that an operation gave back."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (tuple, list)):
+        return [t for t in out if isinstance(t, torch.Tensor)]
+    return []
+
+
+@dataclass
+class Listeners:
+    """What the trace tells others, as it happens.  Each list is called in order; errors are contained."""
+
+    op: list[Callable[[Op, list[Value], Any], None]] = field(default_factory=list)
+    grad_set: list[Callable[[torch.Tensor, Any], None]] = field(default_factory=list)
+    grad_read: list[Callable[[torch.Tensor, Any, FrameType], None]] = field(default_factory=list)
+    flag_set: list[Callable[[torch.Tensor, bool, bool], None]] = field(default_factory=list)
+    data_set: list[Callable[[torch.Tensor, torch.Tensor, int | None, float | None], None]] = field(default_factory=list)
+    written: list[Callable[[torch.Tensor, torch.Tensor | None, str, float | None, Op], None]] = field(
+        default_factory=list
+    )
+    user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
+    made: list[Callable[[Op, list[Value], Any, list[torch.Tensor]], None]] = field(default_factory=list)
+    ran: list[Callable[[Any, tuple[Any, ...], dict[str, Any], Op, list[Value]], None]] = field(default_factory=list)
+
+
+def node_number(tensor: torch.Tensor) -> int:
+    """Sequence number of the node that made a tensor; 0 without one."""
+    try:
+        grad_fn = tensor.grad_fn
+    except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
+        return 0
+    return grad_fn._sequence_nr() if grad_fn is not None else 0

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import FrameType
 from typing import Any
@@ -24,21 +23,25 @@ from torch.nn.parameter import is_lazy
 from torch.utils._device import DeviceContext
 
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _site
-from gradledger.ledger._identity import Ref, WeakTable
+from gradledger.ledger import _site, _writes
+from gradledger.ledger._identity import WeakTable
 from gradledger.ledger._mode import Mode
-from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, MIXTURES, VIEWS, canonical, is_inplace
+from gradledger.ledger._naming import ELEMENTWISE, EXITS, FACTORIES, canonical, is_inplace
 from gradledger.ledger._operations import (
+    SIMPLE,
     Alias,
     AliasWrite,
     ArrayAlias,
     Call,
     Exit,
+    Listeners,
     Op,
     Origin,
     Token,
     Value,
-    fingerprint,
+    all_told,
+    node_number,
+    tensors_of,
 )
 from gradledger.ledger._recorder import Recorder, unseen
 
@@ -48,26 +51,6 @@ _pop: Callable[[], Any] = vars(overrides)["_pop_mode"]
 _push: Callable[[Any], None] = vars(overrides)["_push_mode"]
 
 KEPT_ITERATIONS = 2  # older values are forgotten
-MAX_ARRAYS = 16  # arrays over graph values that are looked at in one iteration, and their largest size
-MAX_ARRAY = 1_000_000
-_SIMPLE = (bool, int, float, str)
-
-
-@dataclass
-class Listeners:
-    """What the trace tells others, as it happens.  Each list is called in order; errors are contained."""
-
-    op: list[Callable[[Op, list[Value], Any], None]] = field(default_factory=list)
-    grad_set: list[Callable[[torch.Tensor, Any], None]] = field(default_factory=list)
-    grad_read: list[Callable[[torch.Tensor, Any, FrameType], None]] = field(default_factory=list)
-    flag_set: list[Callable[[torch.Tensor, bool, bool], None]] = field(default_factory=list)
-    data_set: list[Callable[[torch.Tensor, torch.Tensor, int | None, float | None], None]] = field(default_factory=list)
-    written: list[Callable[[torch.Tensor, torch.Tensor | None, str, float | None, Op], None]] = field(
-        default_factory=list
-    )
-    user_frame: list[Callable[[FrameType], None]] = field(default_factory=list)
-    made: list[Callable[[Op, list[Value], Any, list[torch.Tensor]], None]] = field(default_factory=list)
-    ran: list[Callable[[Any, tuple[Any, ...], dict[str, Any], Op, list[Value]], None]] = field(default_factory=list)
 
 
 class Trace:
@@ -253,7 +236,7 @@ class Trace:
                 if leaf is None:
                     leaf = self.recorder.tensor_id(tensor)
             elif not written:
-                node = _node_number(tensor)
+                node = node_number(tensor)
                 if node:
                     self.by_node.setdefault(node, token)
         elif is_parameter and leaf is None:
@@ -303,18 +286,17 @@ class Trace:
                 ins.append(a)
             elif isinstance(a, (list, tuple)):
                 ins.extend(x for x in a if isinstance(x, torch.Tensor))
-        for a in kwargs.values():
-            if isinstance(a, torch.Tensor):
-                ins.append(a)
+        if kwargs:
+            ins += [a for a in kwargs.values() if isinstance(a, torch.Tensor)]
         if name in EXITS:
             if ins:
                 self.order += 1
                 leaving = self.token_of(ins[0])
                 self.exits.append(Exit(name, leaving, _site.here(2), self.order))
                 if name == "numpy" and leaving in self.aliases:
-                    self._note_array(out, self.aliases[leaving])
+                    _writes.note_array(self, out, self.aliases[leaving])
             return
-        outs = _tensors(out)
+        outs = tensors_of(out)
         if not outs:
             if name == "setitem" and ins:
                 outs = [ins[0]]
@@ -326,18 +308,18 @@ class Trace:
         inplace = is_inplace(func) or given is not None
         frame = _site.user_frame(2)
         site = NOWHERE if frame is None else _site.of(frame)
-        tokens = tuple(self.token_of(t) for t in ins)
+        tokens = tuple([self.token_of(t) for t in ins])
         operands: tuple[Any, ...] = ()
         if name in ELEMENTWISE:
             operands = tuple(
                 Token(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
                 for a in args[:2]
             )
-        options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, _SIMPLE)}
-        numbers = tuple(a for a in args if isinstance(a, _SIMPLE) or a is None)
+        options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, SIMPLE)} if kwargs else {}
+        numbers = tuple([a for a in args if isinstance(a, SIMPLE) or a is None])
         if numbers and not operands:
             options["_args"] = numbers
-        if not _all_told((*args, *kwargs.values())):
+        if not all_told((*args, *kwargs.values())):
             options["_untold"] = True
         if name in FACTORIES and not ins and outs[0].numel() == 1 and outs[0].device.type == "cpu":
             options["_value"] = float(outs[0].detach().item())
@@ -356,12 +338,12 @@ class Trace:
             both = list(zip(ins, tokens, strict=True)) if isinstance(given, torch.Tensor) else []
             both.sort(key=lambda pair: pair[0] is not given)
             ins, tokens = [t for t, _ in both], tuple(n for _, n in both)
-        self._note_aliases(op, name, ins, tokens, outs, results)
+        _writes.note_aliases(self, op, name, ins, tokens, outs, results)
         if inplace and ins:
             if name.startswith("_foreach_"):
-                self._note_writes(op, args)
+                _writes.note_writes(self, op, args)
             else:
-                self._note_write(op, ins, tokens, outs)
+                _writes.note_write(self, op, ins, tokens, outs)
         with unseen():
             for listener in self.listeners.op:
                 listener(op, results, args)
@@ -369,156 +351,10 @@ class Trace:
                 look_at(op, results, args, outs)
             for ran in self.listeners.ran:
                 ran(func, args, kwargs, op, results)
-        if frame is not None and self.listeners.user_frame:
-            if id(frame) not in self._frames_seen and frame.f_code.co_argcount:
-                self._frames_seen.add(id(frame))
-                for look in self.listeners.user_frame:
-                    look(frame)
-
-    def _note_array(self, array: Any, alias: Alias) -> None:
-        if len(self.arrays) < MAX_ARRAYS and array.size <= MAX_ARRAY and array.dtype.kind == "f":
-            self.arrays.append(ArrayAlias(weakref.ref(array), fingerprint(array), _site.here(3), alias))
-
-    def written_arrays(self) -> list[AliasWrite]:
-        """Writes into graph values by way of arrays, since the arrays were made."""
-        found = []
-        for array in [a for a in self.arrays if a.written]:
-            self.arrays.remove(array)
-            base = self.values.get(array.alias.base)
-            if base is not None and base.node:
-                name, site = (base.op.name, base.op.site) if base.op is not None else ("", NOWHERE)
-                alias = Alias(array.alias.base, "numpy", array.site)
-                found.append(AliasWrite("array write", array.site, alias, base.node, name, site))
-        return found
-
-    def _note_aliases(
-        self,
-        op: Op,
-        name: str,
-        ins: list[torch.Tensor],
-        tokens: tuple[int, ...],
-        outs: list[torch.Tensor],
-        results: list[Value],
-    ) -> None:
-        if not ins:
-            return
-        source = self.values.get(tokens[0])
-        if source is None:
-            return
-        if name in ("detach", "data", "detach_"):
-            for r in results:
-                if source.graph and not source.is_leaf:
-                    self.aliases[r.token] = Alias(source.token, name, op.site, Ref(ins[0]))
-                if source.leaf is not None:
-                    self.param_aliases[r.token] = Ref(ins[0])
-                elif source.token in self.param_aliases:
-                    self.param_aliases[r.token] = self.param_aliases[source.token]
-        elif name in VIEWS or op.inplace:
-            for t, r in zip(outs, results, strict=True):
-                if tokens[0] in self.aliases and (op.inplace or _shares(t, ins[0])):
-                    self.aliases[r.token] = self.aliases[tokens[0]]
-                if tokens[0] in self.param_aliases:
-                    self.param_aliases[r.token] = self.param_aliases[tokens[0]]
-
-    def _note_write(self, op: Op, ins: list[torch.Tensor], tokens: tuple[int, ...], outs: list[torch.Tensor]) -> None:
-        alias = self.aliases.get(tokens[0])
-        if alias is not None:
-            base = self.values.get(alias.base)
-            if base is not None and base.node:
-                made = base.op
-                self.alias_writes.append(
-                    AliasWrite(
-                        op.name,
-                        op.site,
-                        alias,
-                        base.node,
-                        made.name if made else "",
-                        made.site if made else NOWHERE,
-                        op.order,
-                    )
-                )
-        if self.optimizer_running:
-            return
-        for tensor, token in zip(ins, tokens, strict=False):  # it may have been registered since it was first seen
-            value = self.values[token]
-            if value.leaf is None:
-                value.leaf = self.recorder.tensors.find(tensor)
-        target = ins[0] if self.values[tokens[0]].leaf is not None and _is_followed(ins[0]) else None
-        if target is None:
-            ref = self.param_aliases.get(tokens[0])
-            target = ref() if ref is not None else None
-        if target is None:
-            return
-        source, tau = self.blend_source(tokens[1:], target)
-        raw = op.name
-        if raw == "lerp_" and tau is not None:
-            weight = op.options.get("weight", (op.options.get("_args") or (None,))[-1])
-            tau = float(weight) if isinstance(weight, (int, float)) else None
-        elif raw in ("add", "sub") and tau is not None:
-            alpha = op.options.get("alpha", 1.0)
-            tau = tau * float(alpha)
-        for listener in self.listeners.written:
-            listener(target, source, raw, tau, op)
-
-    def _note_writes(self, op: Op, args: tuple[Any, ...]) -> None:
-        """An operation on lists of tensors: one write per pair."""
-        targets = [t for t in args[0] if isinstance(t, torch.Tensor)]
-        lists = [a for a in args[1:] if isinstance(a, (list, tuple)) and len(a) == len(targets)]
-        name = op.name.removeprefix("_foreach_")
-        name = {"add_": "add", "sub_": "sub", "mul_": "mul"}.get(name, name)
-        for i, target in enumerate(targets):
-            ins = [target, *(a[i] for a in lists if isinstance(a[i], torch.Tensor))]
-            tokens = tuple(self.token_of(t) for t in ins)
-            self._note_write(replace(op, name=name, ins=tokens), ins, tokens, [target])
-
-    def blend_source(self, tokens: tuple[int, ...], target: torch.Tensor) -> tuple[torch.Tensor | None, float | None]:
-        """Which other followed tensor flows into a write on `target`, and its weight (product of plain numbers)."""
-        own = self.recorder.tensors.find(target)
-        queue: deque[tuple[int, float, int]] = deque((t, 1.0, 0) for t in tokens)
-        seen: set[int] = set()
-        while queue and len(seen) < 64:
-            token, weight, depth = queue.popleft()
-            value = self.values.get(token)
-            if value is None or depth > 12 or token in seen:
-                continue
-            seen.add(token)
-            leaf = value.leaf
-            if leaf is None and token in self.param_aliases:
-                held = self.param_aliases[token]()
-                leaf = self.recorder.tensors.find(held) if held is not None else None
-            if leaf is not None:
-                if leaf != own:
-                    return self.recorder.tensors.get(leaf), weight
-                continue
-            if value.op is None or value.op.name in MIXTURES or not value.floating:
-                continue  # weights that data went through, or that chose something, are no copy of them
-            if value.op.name == "cat" and own is not None and any(self._views(t, own) for t in value.op.ins):
-                continue  # one flat vector of many tensors: the part that comes back is the tensor's own
-            factor = weight
-            for operand in value.op.operands:
-                if isinstance(operand, (int, float)) and not isinstance(operand, Token):
-                    if value.op.name == "mul":
-                        factor *= operand
-                    elif value.op.name == "div" and operand:
-                        factor /= operand
-            alpha = value.op.options.get("alpha")
-            for i, t in enumerate(value.op.ins):
-                queue.append((t, factor * alpha if alpha is not None and i == 1 else factor, depth + 1))
-        return None, None
-
-    def _views(self, token: int, leaf: int) -> bool:
-        """Whether a value is a followed tensor, whole, perhaps seen in another shape."""
-        for _ in range(8):
-            value = self.values.get(token)
-            if value is None or value.leaf is not None:
-                return value is not None and value.leaf == leaf
-            if token in self.param_aliases:
-                held = self.param_aliases[token]()
-                return held is not None and self.recorder.tensors.find(held) == leaf
-            if value.op is None or value.op.name not in VIEWS or not value.op.ins:
-                return False
-            token = value.op.ins[0]
-        return False
+        if frame is not None and frame.f_code.co_argcount and id(frame) not in self._frames_seen:
+            self._frames_seen.add(id(frame))
+            for look in self.listeners.user_frame:
+                look(frame)
 
     # ------------------------------------------------------------------ attribute access
 
@@ -536,7 +372,7 @@ class Trace:
             result = (
                 self._enter(self.tokens.renumber(out), out, op) if self.tokens.find(out) is None else self.value_of(out)
             )
-            self._note_aliases(op, attribute, [tensor], op.ins, [out], [result])
+            _writes.note_aliases(self, op, attribute, [tensor], op.ins, [out], [result])
             with unseen():
                 for ran in self.listeners.ran:
                     ran(attrgetter(attribute), (tensor,), {}, op, [result])
@@ -554,7 +390,7 @@ class Trace:
                 on_flag(tensor, bool(new), bool(before))
         elif attribute == "data" and isinstance(new, torch.Tensor):
             token = self.token_of(new)
-            source, tau = self.blend_source((token,), tensor)
+            source, tau = _writes.blend_source(self, (token,), tensor)
             number = self.recorder.tensors.find(source) if source is not None else None
             for on_data in self.listeners.data_set:
                 on_data(tensor, new, number, tau)
@@ -562,41 +398,3 @@ class Trace:
                 self._enter(
                     self.tokens.renumber(tensor), tensor, self._op("data", _site.here(2), (token,), (), {}, True)
                 )
-
-
-def _is_followed(tensor: torch.Tensor) -> bool:
-    if isinstance(tensor, torch.nn.Parameter) or not tensor.requires_grad:
-        return True
-    return not tensor._is_view() and tensor.is_leaf
-
-
-def _all_told(arguments: tuple[Any, ...]) -> bool:
-    """Whether an operation is told in full by its tensors and plain arguments."""
-    return all(
-        a is None or isinstance(a, (torch.Tensor, *_SIMPLE))
-        or (isinstance(a, (list, tuple)) and all(isinstance(x, torch.Tensor) for x in a))
-        for a in arguments
-    )  # fmt: skip
-
-
-def _node_number(tensor: torch.Tensor) -> int:
-    try:
-        grad_fn = tensor.grad_fn
-    except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
-        return 0
-    return grad_fn._sequence_nr() if grad_fn is not None else 0
-
-
-def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
-    try:
-        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return False
-
-
-def _tensors(out: Any) -> list[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return [out]
-    if isinstance(out, (tuple, list)):
-        return [t for t in out if isinstance(t, torch.Tensor)]
-    return []

@@ -12,7 +12,7 @@ import torch
 from gradledger.core import passes
 from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _comparisons, _provenance, _site, _terms, _values
+from gradledger.ledger import _comparisons, _provenance, _site, _terms, _values, _writes
 from gradledger.ledger._graph import Walk, walk
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._operations import Value
@@ -397,7 +397,7 @@ class _Probe:
     def _alias_writes(self, one: _Pass) -> None:
         if one.walk is None:
             return
-        self.trace.alias_writes += self.trace.written_arrays()
+        self.trace.alias_writes += _writes.written_arrays(self.trace)
         for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
             self.trace.alias_writes.remove(write)
             # what was saved before the write torch itself guards, by the version that a detached tensor shares

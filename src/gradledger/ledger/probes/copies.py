@@ -30,7 +30,7 @@ from gradledger.core.events import (
     TensorRegistered,
 )
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _site
+from gradledger.ledger import _site, _writes
 from gradledger.ledger._iterators import variables
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op
@@ -345,7 +345,7 @@ def _replaced(session: Session, old: torch.nn.Parameter, new: torch.nn.Parameter
     """A new Parameter takes the place of an old one: was it made from another network's values?"""
     recorder = session.recorder
     made_from = session.trace.newest(new)
-    source, tau = session.trace.blend_source((made_from,), old) if made_from is not None else (None, None)
+    source, tau = _writes.blend_source(session.trace, (made_from,), old) if made_from is not None else (None, None)
     numbers = recorder.tensors.find(source) if source is not None else None, recorder.tensors.find(old)
     if numbers[0] is None or numbers[1] is None:
         return
