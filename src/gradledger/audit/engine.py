@@ -166,7 +166,7 @@ class Judge:
                 event.message,
                 event.fix,
                 event.related,
-                {"rank": event.rank},
+                {"process": event.process} if event.process else {"rank": event.rank},
                 event.count,
                 "likely" if event.likely else "certain",
                 event.subject,

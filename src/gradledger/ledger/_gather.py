@@ -19,6 +19,8 @@ from gradledger.ledger._store import read
 
 WAIT = 10.0  # seconds for ranks that end later
 STARTED = 1.0  # seconds for ranks that this process started: it has usually waited for them
+PROCESSES = 32  # that train by themselves; of more, it is said how many there were
+UNWATCHED = ".unwatched"
 COMMON = (RankBatch, RankFinding, RankLoss, RankParameters, SamplerPass)
 
 
@@ -37,6 +39,41 @@ def of_environment() -> tuple[int, int] | None:
 def ledger_of(folder: Path, rank: int) -> Path:
     """Where a rank keeps its facts."""
     return folder / f"rank{rank}.sqlite"
+
+
+def process_ledger(folder: Path, process: int) -> Path:
+    """Where a process that trains by itself keeps its facts."""
+    return folder / f"process{process}.sqlite"
+
+
+def take_place(folder: Path, process: int) -> Path | None:
+    """The ledger of one more process that trains by itself; None, and a mark, when there are enough of them."""
+    if len(list(folder.glob("process*.sqlite"))) < PROCESSES:
+        return process_ledger(folder, process)
+    (folder / f"process{process}{UNWATCHED}").touch()
+    return None
+
+
+def processes(folder: Path) -> list[tuple[Path, bool]]:
+    """Ledgers of the processes that the program started and that trained, in the order of their first fact; whether
+    each is complete.  Waits a moment for those that are alive: a program usually waits for them itself."""
+    until = time.monotonic() + STARTED
+    found = []
+    for path in sorted(folder.glob("process*.sqlite"), key=lambda p: (p.stat().st_ctime_ns, p.name)):
+        while not (ended := _ended(path)) and _lives(int(path.stem.removeprefix("process"))):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        found.append((path, ended))
+    return found
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def collect(folder: Path, own: Path, ranks: int | None) -> Iterator[Event]:

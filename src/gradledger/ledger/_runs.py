@@ -43,7 +43,9 @@ def new_run(program: str, folder: Path | None = None) -> Path:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         # the other ranks begin at the same time: each clears its own place
-        stale = [LEDGER, *(p.name for p in folder.glob("rank*.sqlite"))] if place is None else [ledger]
+        patterns = ("rank*.sqlite", "process*.sqlite", f"process*{_gather.UNWATCHED}")
+        of_others = [p.name for pattern in patterns for p in folder.glob(pattern)]
+        stale = [LEDGER, *of_others] if place is None else [ledger]
         for old in (name + end for name in stale for end in ("", "-wal", "-shm")):
             (folder / old).unlink(missing_ok=True)
         return (folder / ledger).absolute()

@@ -38,8 +38,10 @@ class Session:
     recorder: Recorder
     trace: Trace
     lifecycle: Lifecycle
-    # given by who opens the session: how a started process begins a watch of its own, and where ledgers lie
+    # given by who opens the session: how a started process begins a watch of its own (as a rank among others, or by
+    # itself), and where ledgers lie
     start_rank: Callable[[str, str], None] | None = None
+    start_alone: Callable[[str, str], None] | None = None
     folder: str = ""
     program: str = ""
     # given too: the oracle recomputes gradients of the first iterations and of every so many; 0: it is off

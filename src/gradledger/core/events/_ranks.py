@@ -77,7 +77,8 @@ class RankParameters(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFinding(Event):
-    """What the rules found in another rank, at `site`.  Fields as of a finding."""
+    """What the rules found in another rank, at `site`.  Fields as of a finding.  `process`: in a process that the
+    program started and that is no rank, by its number in order (0: in a rank)."""
 
     KIND: ClassVar[str] = "rank_finding"
     rank: int
@@ -89,3 +90,4 @@ class RankFinding(Event):
     subject: str
     count: int
     likely: bool
+    process: int = 0
