@@ -93,6 +93,16 @@ def test_nothing_is_wider_than_it_may_be(
     assert max(map(len, picture(played).splitlines())) <= 80
 
 
+@pytest.mark.parametrize("length", range(20, 36))
+def test_the_line_of_the_peak_ends_where_the_name_is_cut(length: int) -> None:
+    costs = chain(5, 12)
+    costs = replace(costs, blocks=tuple(replace(b, name="x" * length) for b in costs.blocks))
+    plan = Plan.parse("0 1 2 3@host 4 5 (6 7) 8 (9 10) 11")
+    peak = next(line for line in describe(plan, costs).splitlines() if line.startswith("peak"))
+    assert len(peak) <= 80
+    assert peak.endswith("x" * min(length, 20))
+
+
 def test_the_picture_of_a_small_plan() -> None:
     costs = chain(3, 4)
     played = simulate(Plan.parse("0 (1 2) 3"), costs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +20,12 @@ FEW = [
 ]
 
 
-def _free(chain: P.Chain) -> list[bool]:
+@functools.cache
+def _free(problem: P.Problem) -> list[bool]:
     """Which blocks may be recomputed, as the profile finds."""
-    costs = sweep.plan(chain.blocks, example=(chain.x, chain.y), loss=chain.loss_fn, repeats=1).costs
+    chain = problem.make()
+    with problem.context():
+        costs = sweep.plan(chain.blocks, example=(chain.x, chain.y), loss=chain.loss_fn, repeats=1).costs
     return [i not in costs.forced for i in range(len(chain.blocks))]
 
 
@@ -67,9 +71,11 @@ def _middle(free: list[bool]) -> str:
 SHAPES: dict[str, Callable[[list[bool]], str]] = {"alone": _each_alone, "nested": _nested, "middle": _middle}
 
 
-def _with_plan(shape: str, engine: Any) -> Callable[[P.Chain], Any]:
+def _with_plan(problem: P.Problem, shape: str, engine: Any) -> Callable[[P.Chain], Any]:
+    free = _free(problem)
+
     def backward(chain: P.Chain) -> Any:
-        plan = SHAPES[shape](_free(chain)) + f" {len(chain.blocks)}"
+        plan = SHAPES[shape](free) + f" {len(chain.blocks)}"
         return sweep.Sweep(chain.blocks, chain.loss_fn, plan=plan, engine=engine).backward(chain.x, chain.y)
 
     return backward
@@ -95,7 +101,7 @@ def test_keeping_everything(problem: P.Problem, engine: Any) -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.id)
 @pytest.mark.parametrize(("shape", "engine"), [*((shape, "sweep") for shape in SHAPES), ("nested", "autograd")])
 def test_recomputing(problem: P.Problem, shape: str, engine: Any) -> None:
-    assert P.differences(P.outcome(problem, _with_plan(shape, engine)), P.plain(problem)) == []
+    assert P.differences(P.outcome(problem, _with_plan(problem, shape, engine)), P.plain(problem)) == []
 
 
 @pytest.mark.parametrize("problem", FEW, ids=lambda p: p.id)
@@ -105,7 +111,7 @@ def test_with_two_threads(problem: P.Problem, engine: Any) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert P.differences(P.outcome(problem, _with_plan("nested", engine)), P.plain(problem)) == []
+        assert P.differences(P.outcome(problem, _with_plan(problem, "nested", engine)), P.plain(problem)) == []
     finally:
         torch.set_num_threads(before)
 

@@ -75,8 +75,9 @@ def describe(plan: Plan, costs: Costs, *, bandwidth: Mapping[Place, float] | Non
             cells = " " * len(cells)
     at = played.levels[played.at_action].action
     memory, time = _ratio(played.peak, kept.peak), _ratio(played.seconds, kept.seconds)
+    peak = f"peak {show_bytes(played.peak)}{memory}, at `{at}` of "
     lines += [
-        f"peak {show_bytes(played.peak)}{memory}, at `{at}` of {_cut(costs.blocks[at.block].name, 30)}",
+        peak + _cut(costs.blocks[at.block].name, _WIDTH - len(peak)),
         f"time {show_seconds(played.seconds)}{time}",
     ]
     return "\n".join(lines)
