@@ -103,8 +103,10 @@ def update(state: State, event: Event, world: World) -> None:
         if not state.passes:
             empty = all(life.grad in ("none", "zero") and not life.moved for life in event.lives)
             seen = state.steps.setdefault(event.optimizer, [])
-            seen.append(event) if empty and not event.closure else seen.clear()
-            del seen[FEW:]
+            if not empty or event.closure:
+                seen.clear()
+            elif len(seen) < FEW:
+                seen.append(event)
         if state.waiting:
             alive = [life for life in event.lives if not life.frozen]
             if alive and all(life.grad in ("none", "zero") for life in alive):
