@@ -53,7 +53,7 @@ def _keeps_its_budgets(problem: models.Problem) -> None:
     assert seen
 
 
-@pytest.mark.parametrize("rng_seed", range(6))
+@pytest.mark.parametrize("rng_seed", range(4))
 def test_random_chains(rng_seed: int) -> None:
     _keeps_its_budgets(models.random_chain(rng_seed))
 
