@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from dataclasses import replace
@@ -141,6 +142,8 @@ def blend_source(
         if value is None or depth > 12 or token in seen:
             continue
         seen.add(token)
+        if math.prod(value.shape) == 1 < target.numel():
+            continue  # one number made from other weights scales this write: no copy of them
         leaf = value.leaf
         if leaf is None and token in trace.param_aliases:
             held = trace.param_aliases[token]()
