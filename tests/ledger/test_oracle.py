@@ -546,15 +546,21 @@ def test_the_program_cannot_tell() -> None:
     assert "target size" in str(bare)
 
 
+def _of_the_oracle(session: Session) -> int:
+    return sum(call.__module__.endswith(".oracle") for call in session.at_pass)
+
+
 def test_off_it_is_not_there() -> None:
     session = Session.open(MemorySink())
     session.install()
     try:
         assert session.trace.listeners.ran == []
-        assert session.at_pass == []
+        assert _of_the_oracle(session) == 0
         assert session.recorder.attention.wanted == range(0)
     finally:
         session.uninstall()
+    with asked() as watched:
+        assert _of_the_oracle(watched.session) == 1
 
 
 @pytest.mark.parametrize("every", [-1, True, 0.5])
