@@ -44,7 +44,8 @@ def test_ci_runs_what_a_developer_runs() -> None:
     shown = subprocess.run(
         ["make", "-n", "test"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True
     )
-    steps = [line for line in shown.stdout.splitlines() if re.match(r"\.venv/bin/(ruff|mypy|python -m compileall)", line)]
+    ours = re.compile(r"\.venv/bin/(ruff|mypy|python -m compileall)")
+    steps = [line for line in shown.stdout.splitlines() if ours.match(line)]
     tests = ".venv/bin/python -m compileall -q src && .venv/bin/python -m pytest -n 2 --dist loadscope"
     assert steps == [".venv/bin/ruff check .", ".venv/bin/mypy --strict src/", tests]
 
