@@ -6,8 +6,17 @@ programs under test that end by Ctrl-C would then never end.
 
 from __future__ import annotations
 
+import gc
 import signal
 
 if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the collector need not walk it in each of the many tests, and
+    measurements of memory, that ask for it.
+    """
+    gc.collect()
+    gc.freeze()
