@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 from functools import cache
@@ -153,6 +154,19 @@ def test_never_slower_than_the_fixed_planners_and_never_over(costs: Costs, part:
         except BudgetError:
             continue
         assert played.seconds <= seconds * 1.02  # memory is counted in 500 slots
+
+
+def test_rounding_to_slots_hides_no_fixed_plan_close_to_the_least_budget() -> None:
+    """The programme alone takes 7 % longer here than a plan with segments of k blocks."""
+    costs = chain(56, 8, sharing="skips", largest=1200)
+    budget = optimal.least_peak(costs)
+    fixed = []
+    for other in (every_k, revolve, recompute_all):
+        with contextlib.suppress(BudgetError):
+            fixed.append(simulate(other.plan(costs, budget=budget), costs).seconds)
+    played = simulate(optimal.plan(costs, budget=budget), costs)
+    assert played.seconds <= min(fixed)
+    assert played.peak <= budget
 
 
 @pytest.mark.parametrize("sharing", ["neighbours", "skips"])

@@ -17,10 +17,12 @@ from gradledger.sweep._cost import Costs
 from gradledger.sweep._least import Least
 from gradledger.sweep._nominal import Nominal, nominal
 from gradledger.sweep._plan import Keep, Plan
-from gradledger.sweep._planners import Planner, check_budget, infeasible
+from gradledger.sweep._planners import BudgetError, Planner, check_budget, infeasible
 from gradledger.sweep._simulate import Simulation, play, simulate
 from gradledger.sweep._table import Table
+from gradledger.sweep.plans.every_k import plan as every_k
 from gradledger.sweep.plans.recompute_all import plan as recompute_all
+from gradledger.sweep.plans.revolve import plan as revolve
 
 SLOTS = 500
 TABLE_BYTES = 90_000_000
@@ -28,6 +30,7 @@ TABLE_BYTES = 90_000_000
 
 _HEADROOM = 1.06  # rounding may count a plan up to this much too high
 _LOW = 12  # plans near the least nominal need that are tried for the least simulated peak
+_SHORT = 64  # blocks
 _FASTER = (
     3  # plans expected to be faster than the fastest that fits: tried as well, since peaks are not quite monotonic
 )
@@ -74,12 +77,30 @@ def plan(costs: Costs, *, budget: int | None = None, slots: int = SLOTS) -> Plan
             break
         found = further
     if found is not None:
-        return found.plan
+        return _no_slower(found.plan, costs, budget)
     del table  # one at a time
     peak, least = _least(costs, chain, slots)
     if peak <= budget:
-        return least
+        return _no_slower(least, costs, budget)
     raise infeasible(budget, peak, name="optimal")
+
+
+def _no_slower(made: Plan, costs: Costs, budget: int) -> Plan:
+    """The plan, or that of a fixed planner which keeps the budget and is faster.
+
+    Rounding to slots counts a plan too high by up to a slot a block: close to the least budget it may hide one.
+    """
+    best, seconds = made, simulate(made, costs).seconds
+    # every_k plays as many plans as there are blocks: on a long chain that would take longer than the table.
+    for planner in (recompute_all, revolve, *((every_k,) if len(costs) <= _SHORT else ())):
+        try:
+            other = planner(costs, budget=budget)
+        except BudgetError:
+            continue
+        taken = simulate(other, costs).seconds
+        if taken < seconds:
+            best, seconds = other, taken
+    return best
 
 
 def least_peak(costs: Costs, *, slots: int = SLOTS) -> int:
