@@ -7,7 +7,16 @@ programs under test that end by Ctrl-C would then never end.
 from __future__ import annotations
 
 import gc
+import os
 import signal
+
+from hypothesis import settings
+
+# The same examples each time, so that a run says something of the change under test; HYPOTHESIS_PROFILE=search looks
+# for new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
     signal.signal(signal.SIGINT, signal.default_int_handler)
