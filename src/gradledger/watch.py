@@ -307,46 +307,46 @@ def render_text(report: Report) -> str:
 
 def watch_rank(folder: str, program: str) -> None:
     """In a process that the watched program has started and that has joined a group of ranks: watch it to its end."""
-    global _inherited
-    from multiprocessing import util
-
     from torch import distributed
 
     from gradledger.ledger import _gather
 
-    if _inherited is not None and _inherited._session is not None:
-        _inherited._session.uninstall()  # hooks of the process that forked, without effect here
-        _inherited = None
+    _let_go_of_the_inherited()
     rank, world = distributed.get_rank(), distributed.get_world_size()
     if world < 2 or _active is not None:
         return
     path = _gather.ledger_of(Path(folder), rank)
     path.unlink(missing_ok=True)
-    # a place that never reports: the process that started the ranks does
-    one = Watch(program=program, store=path, place=(rank + 1, world + 1))
-    one.start()
-    util.Finalize(None, one.stop, exitpriority=100)
+    _to_its_end(program, path, (rank + 1, world + 1))
 
 
 def watch_alone(folder: str, program: str) -> None:
     """In a process that the watched program has started and that builds an optimizer: watch it to its end."""
-    global _inherited
-    from multiprocessing import util
-
     from gradledger.ledger import _frames, _gather
 
     if _active is not None:
         return  # a rank, or the program watches it itself
+    _let_go_of_the_inherited()
+    process = os.getpid()
+    path = _gather.take_place(Path(folder), process)
+    if path is not None:
+        _frames.install()
+        _to_its_end(program, path, (process, process + 1))
+
+
+def _let_go_of_the_inherited() -> None:
+    """Remove the hooks of the process that forked, which are without effect here."""
+    global _inherited
     if _inherited is not None and _inherited._session is not None:
         _inherited._session.uninstall()
         _inherited = None
-    process = os.getpid()
-    path = _gather.take_place(Path(folder), process)
-    if path is None:
-        return
-    _frames.install()
-    # the place of one that never reports: the process that started it does
-    one = Watch(program=program, store=path, place=(process, process + 1))
+
+
+def _to_its_end(program: str, path: Path, place: tuple[int, int]) -> None:
+    """Watch this child into its ledger; `place` is of one that never reports: the process that started it does."""
+    from multiprocessing import util
+
+    one = Watch(program=program, store=path, place=place)
     one.start()
     util.Finalize(None, one.stop, exitpriority=100)
 
