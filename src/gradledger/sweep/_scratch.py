@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from gradledger.core.errors import SweepError
@@ -66,14 +66,8 @@ class Scratch:
             at, self._end = self._end, self._end + size
         done = 0
         try:
-            for piece in pieces:
-                for start in range(0, len(piece), _PIECE):
-                    part = piece[start : start + _PIECE]
-                    while part:
-                        count = write_at(self._file, part, at + done)
-                        if count <= 0:
-                            raise OSError(errno.EIO, "nothing was written")
-                        part, done = part[count:], done + count
+            for done in self._moved(write_at, pieces, at, "nothing was written"):  # noqa: B007
+                pass
         except OSError as error:
             raise self._failed(error, f"moved out (of {size})", size - done) from error
         return at
@@ -82,16 +76,25 @@ class Scratch:
         """Fill the pieces from where `write` has put them."""
         done = 0
         try:
-            for piece in pieces:
-                for start in range(0, len(piece), _PIECE):
-                    part = piece[start : start + _PIECE]
-                    while part:
-                        count = read_at(self._file, part, at + done)
-                        if count <= 0:
-                            raise OSError(errno.EIO, "the file ends too early")
-                        part, done = part[count:], done + count
+            for done in self._moved(read_at, pieces, at, "the file ends too early"):  # noqa: B007
+                pass
         except OSError as error:
             raise self._failed(error, "read back", done) from error
+
+    def _moved(
+        self, move: Callable[[int, memoryview, int], int], pieces: Iterable[memoryview], at: int, nothing: str
+    ) -> Iterator[int]:
+        """Move the pieces one after another from `at` on, by as much as one call moves; yields the bytes so far."""
+        done = 0
+        for piece in pieces:
+            for start in range(0, len(piece), _PIECE):
+                part = piece[start : start + _PIECE]
+                while part:
+                    count = move(self._file, part, at + done)
+                    if count <= 0:
+                        raise OSError(errno.EIO, nothing)
+                    part, done = part[count:], done + count
+                    yield done
 
     def give(self, at: int, size: int) -> None:
         """What was written there is not needed any more."""
