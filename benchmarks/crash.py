@@ -1,6 +1,6 @@
 """Kill -9 a training run at random moments; every time it must go on to the same weights, bit for bit.
 
-    python benchmarks/crash.py [--kills 200] [--rng-seed 0] [--steps 60] [--every 4] [--json FILE]
+    python benchmarks/crash.py [--kills 200] [--rng-seed 0] [--steps 60] [--every 4] [--background] [--json FILE]
 
 One run is left alone; its final weights, its losses and its wall time are the measure. Then, as often as asked, the
 same run starts in an empty folder, is killed with SIGKILL at a moment drawn uniformly from that time (so also while a
@@ -12,7 +12,8 @@ alone.
 The training holds one of everything that a checkpoint must bring back: tied weights, dropout, batch statistics, two
 optimizers, two schedulers, a gradient scaler, a shadow copy, generators of numpy and torch, and the global streams.
 Children are forks of one process that has torch loaded, also what optimizers load at their first step, and has run
-nothing: the moments fall into training and saving, not into imports.
+nothing: the moments fall into training and saving, not into imports. With --background nobody waits for a checkpoint
+(`wait=False`): one counts as reported once the next save has begun.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Net(nn.Module):
         return self.head(self.drop(torch.tanh(self.hidden(self.norm(self.embed(tokens))))))
 
 
-def train(folder: Path, *, steps: int, every: int, say: int) -> None:
+def train(folder: Path, *, steps: int, every: int, say: int, background: bool = False) -> None:
     """The run: from the newest checkpoint, or from the start. Tells on the pipe `say` what is safe and each loss."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -100,8 +101,13 @@ def train(folder: Path, *, steps: int, every: int, say: int) -> None:
         step = state.counters["optimizer_step"]
         tell(say, "loss", step, float(loss.detach()).hex())
         if step % every == 0:
-            state.save(folder, step)
-            tell(say, "saved", step)
+            done = state.wait()  # a save that is not waited for; None where each is
+            if done is not None:
+                tell(say, "saved", int(done.name[5:17]))
+            state.save(folder, step, wait=not background)
+            if not background:
+                tell(say, "saved", step)
+    state.wait()
     digest = hashlib.sha256()
     for tensor in (*net.state_dict().values(), *critic.state_dict().values(), *ema.model.state_dict().values()):
         digest.update(tensor.contiguous().numpy().tobytes())
@@ -113,7 +119,9 @@ def tell(pipe: int, *words: object) -> None:
     os.write(pipe, (" ".join(map(str, words)) + "\n").encode())
 
 
-def run(folder: Path, *, steps: int, every: int, kill_after: float | None = None) -> list[list[str]]:
+def run(
+    folder: Path, *, steps: int, every: int, background: bool = False, kill_after: float | None = None
+) -> list[list[str]]:
     """The run in a child, killed after so many seconds. Returns what it told."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -122,7 +130,7 @@ def run(folder: Path, *, steps: int, every: int, kill_after: float | None = None
         code = 1
         try:
             os.close(reader)
-            train(folder, steps=steps, every=every, say=writer)
+            train(folder, steps=steps, every=every, say=writer, background=background)
             code = 0
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -150,10 +158,11 @@ def main() -> int:
     parser.add_argument("--rng-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--background", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rng = random.Random(options.rng_seed)
-    size = {"steps": options.steps, "every": options.every}
+    size = {"steps": options.steps, "every": options.every, "background": options.background}
     counts = dict.fromkeys(("kills", "too_late", "while_saving", "lost", "half", "other_weights", "other_losses"), 0)
     with tempfile.TemporaryDirectory() as scratch:
         began = time.perf_counter()

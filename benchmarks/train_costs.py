@@ -9,6 +9,13 @@ Rows 2: `RunState.save` (every part hashed, fsynced, renamed, the manifest writt
 same tensors alone, followed by one fsync of the file: a write that is not on the disk is no checkpoint.  Wall time,
 since a disk is waited for.  Goal: at most 1.2x.  The same against safetensors without fsync is shown beside it, and the
 CPU time, most of which is SHA-256 in another thread while the disk is waited for.
+
+Rows 3: the same save with `wait=False`, which returns when everything is copied, against `safetensors` writing the same
+tensors alone, without fsync: what a run stands still for.  Goal: at most 1.2x, at every size.
+
+Rows 4: what it costs a whole run. A loop that trains and saves every so many steps by `RunState.save(wait=False)`,
+by `RunState.save` and by safetensors alone, in turns with the loop that saves nothing; the last save is waited for
+within the time. Seconds above the loop without saves, a save.
 """
 
 from __future__ import annotations
@@ -74,24 +81,36 @@ def loops(rounds: int, quick: bool, goals: Goals) -> None:
     table(rows, ("20 steps, batch 64", "us a step", "steps / by hand", "fastest turns", "noise"))
 
 
+Tensors = dict[str, torch.Tensor]
+
+
+def trained(width: int) -> tuple[nn.Sequential, torch.optim.Optimizer, RunState, Tensors]:
+    """A net after a step, and its tensors with those of Adam as one would hand them to safetensors."""
+    model = net(width)
+    optimizer = torch.optim.Adam(model.parameters())
+    by_hand(model, optimizer, [(torch.randn(8, 32), torch.randn(8, 1))])
+    tensors = {f"m/{k}": v for k, v in model.state_dict().items()}
+    tensors |= {f"o/{i}/{k}": v for i, s in enumerate(optimizer.state.values()) for k, v in s.items()}
+    return model, optimizer, RunState(model=model, optimizer=optimizer), tensors
+
+
+def mebibytes(tensors: Tensors) -> str:
+    """The size as it is shown."""
+    return f"{sum(t.numel() * t.element_size() for t in tensors.values()) / 2**20:.1f} MiB"
+
+
 def saves(rounds: int, quick: bool, goals: Goals) -> None:
-    """Rows 2."""
-    rows = []
+    """Rows 2 and 3."""
+    rows, later = [], []
     for width in (1024,) if quick else (256, 1024, 2048):
-        model = net(width)
-        optimizer = torch.optim.Adam(model.parameters())
-        by_hand(model, optimizer, [(torch.randn(8, 32), torch.randn(8, 1))])
-        state = RunState(model=model, optimizer=optimizer)
-        tensors = {f"m/{k}": v for k, v in model.state_dict().items()}
-        tensors |= {f"o/{i}/{k}": v for i, s in enumerate(optimizer.state.values()) for k, v in s.items()}
-        size = sum(t.numel() * t.element_size() for t in tensors.values())
+        _, _, state, tensors = trained(width)
         with tempfile.TemporaryDirectory() as scratch:
             file, folder = Path(scratch) / "alone.safetensors", Path(scratch) / "run"
 
-            def alone(file: Path = file, tensors: dict[str, torch.Tensor] = tensors) -> None:
+            def alone(file: Path = file, tensors: Tensors = tensors) -> None:
                 save_file(tensors, file)
 
-            def synced(file: Path = file, tensors: dict[str, torch.Tensor] = tensors) -> None:
+            def synced(file: Path = file, tensors: Tensors = tensors) -> None:
                 save_file(tensors, file)
                 handle = os.open(file, os.O_RDONLY)
                 os.fsync(handle)
@@ -100,42 +119,85 @@ def saves(rounds: int, quick: bool, goals: Goals) -> None:
             def ours(folder: Path = folder, state: RunState = state) -> None:
                 state.save(folder, 1)
 
-            times: dict[str, list[float]] = {"alone": [], "synced": [], "ours": []}
-            cpu: dict[str, list[float]] = {"alone": [], "synced": [], "ours": []}
+            def background(folder: Path = folder, state: RunState = state) -> None:
+                state.save(folder, 1, wait=False)
+
+            ways = [("alone", alone), ("synced", synced), ("ours", ours), ("background", background)]
+            times: dict[str, list[float]] = {name: [] for name, _ in ways}
+            cpu: dict[str, list[float]] = {name: [] for name, _ in ways}
             for turn in range(rounds):
-                ways = [("alone", alone), ("synced", synced), ("ours", ours)]
-                for name, way in ways[turn % 3 :] + ways[: turn % 3]:
+                for name, way in ways[turn % 4 :] + ways[: turn % 4]:
                     file.unlink(missing_ok=True)  # each time from nothing
                     shutil.rmtree(folder, ignore_errors=True)
                     cpu_began, began = time.process_time(), time.perf_counter()
                     way()
                     times[name].append(time.perf_counter() - began)
+                    state.wait()
                     cpu[name].append(time.process_time() - cpu_began)
-        against = {
-            name: statistics.median(a / b for a, b in zip(times["ours"], times[name], strict=True))
-            for name in ("alone", "synced")
-        }
-        rows.append(
-            (
-                f"{size / 2**20:.1f} MiB",
-                f"{1e3 * statistics.median(times['ours']):.1f}",
-                f"{against['synced']:.2f}x",
-                f"{against['alone']:.2f}x",
-                f"{1e3 * statistics.median(cpu['ours']):.1f} / {1e3 * statistics.median(cpu['synced']):.1f}",
-            )
-        )
+
+        def against(mine: str, theirs: str, times: dict[str, list[float]] = times) -> float:
+            return statistics.median(a / b for a, b in zip(times[mine], times[theirs], strict=True))
+
+        size = mebibytes(tensors)
+        synced_ms, alone_ms = against("ours", "synced"), against("ours", "alone")
+        of_cpu = {name: 1e3 * statistics.median(values) for name, values in cpu.items()}
+        took = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+        spent = f"{of_cpu['ours']:.1f} / {of_cpu['synced']:.1f}"
+        rows.append((size, f"{took['ours']:.1f}", f"{synced_ms:.2f}x", f"{alone_ms:.2f}x", spent))
+        stands = against("background", "alone")
+        spent = f"{of_cpu['background']:.1f} / {of_cpu['alone']:.1f}"
+        later.append((size, f"{took['background']:.2f}", f"{took['alone']:.2f}", f"{stands:.2f}x", spent))
+        goals.at_most(f"stands still for a save of {size}, wait=False / safetensors alone", stands, 1.2)
         if width == 2048 or quick:
-            goals.at_most(f"save of {size / 2**20:.0f} MiB, RunState / safetensors and fsync", against["synced"], 1.2)
+            goals.at_most(f"save of {size}, RunState / safetensors and fsync", synced_ms, 1.2)
     head = ("save ms", "ours / safetensors+fsync", "ours / safetensors", "CPU ms, ours / safetensors+fsync")
     table(rows, ("model and Adam", *head))
+    head = ("wait=False ms", "safetensors ms", "wait=False / safetensors", "CPU ms in all")
+    table(later, ("model and Adam", *head))
+
+
+def whole_runs(rounds: int, quick: bool) -> None:
+    """Rows 4."""
+    rows = []
+    for width, batch, every in ((1024, 64, 10),) if quick else ((256, 64, 100), (1024, 64, 20), (2048, 64, 20)):
+        model, optimizer, state, tensors = trained(width)
+        batches = [(torch.randn(batch, 32), torch.randn(batch, 1))] * every
+        with tempfile.TemporaryDirectory() as scratch:
+            file, folder = Path(scratch) / "alone.safetensors", Path(scratch) / "run"
+            ways: dict[str, Callable[[int], object]] = {
+                "no save": lambda step: None,
+                "safetensors alone": lambda step, tensors=tensors, file=file: save_file(tensors, file),
+                "wait=False": lambda step, state=state, folder=folder: state.save(folder, step, wait=False),
+                "waits": lambda step, state=state, folder=folder: state.save(folder, step),
+            }
+            times: dict[str, list[float]] = {name: [] for name in ways}
+            names = list(ways)
+            for turn in range(rounds):
+                for name in names[turn % 4 :] + names[: turn % 4]:
+                    file.unlink(missing_ok=True)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    began = time.perf_counter()
+                    for step in range(3):
+                        by_hand(model, optimizer, batches)
+                        ways[name](step)
+                    state.wait()
+                    times[name].append((time.perf_counter() - began) / 3)
+        bare = statistics.median(times["no save"])
+        more = {
+            name: 1e3 * statistics.median(a - b for a, b in zip(times[name], times["no save"], strict=True))
+            for name in names[1:]
+        }
+        rows.append((mebibytes(tensors), f"{1e3 * bare:.0f}", *(f"{more[name]:.1f}" for name in names[1:])))
+    table(rows, ("model and Adam", "ms between two saves", *(f"{name}, ms more a save" for name in names[1:])))
 
 
 def main() -> None:
-    """Both tables."""
+    """All tables."""
     given = arguments(__doc__, rounds=31, quick=7)
     goals = Goals()
     loops(given.rounds, given.quick, goals)
     saves(given.rounds, given.quick, goals)
+    whole_runs(given.rounds, given.quick)
     finish(goals, given)
 
 

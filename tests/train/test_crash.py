@@ -8,13 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "crash.py"
 
 
-def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kills", "how"), [(20, ()), (10, ("--background",))], ids=["waited for", "in the background"]
+)
+def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path, kills: int, how: tuple[str, ...]) -> None:
     told = tmp_path / "told.json"
     done = subprocess.run(
-        [sys.executable, PROGRAM, "--kills", "20", "--steps", "24", "--every", "3", "--json", told],
+        [sys.executable, PROGRAM, "--kills", str(kills), "--steps", "24", "--every", "3", "--json", told, *how],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -22,5 +27,5 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_bits(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counts = json.loads(told.read_text())
-    assert counts["kills"] == 20
+    assert counts["kills"] == kills
     assert [counts[name] for name in ("lost", "half", "other_weights", "other_losses")] == [0, 0, 0, 0]

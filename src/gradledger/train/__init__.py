@@ -1,5 +1,6 @@
 """Training: where gradients come from, the loop, modes, parameter groups, shadow copies, random states, checkpoints."""
 
+from gradledger.train.background import BackgroundSaves as BackgroundSaves
 from gradledger.train.checkpoint import Checkpoint as Checkpoint
 from gradledger.train.checkpoint import CheckpointError as CheckpointError
 from gradledger.train.gradients import GradientEngine as GradientEngine

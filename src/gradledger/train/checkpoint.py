@@ -16,8 +16,8 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,6 +120,91 @@ def save(
         CheckpointError: the disk is full, the file system refused, another thread wrote a tensor meanwhile, or `facts`
             is no JSON. What was there before is still there, and what was written of the new one is gone.
     """
+    begun = prepare(folder, step, parts, facts, keep=keep, about=about, beside=beside)
+    with ThreadPoolExecutor(8, "gradledger-checkpoint") as pool:
+        return begun.write(parts, pool)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A save of which everything but the tensors is known."""
+
+    folder: Path
+    step: int
+    facts: str
+    keep: int
+    about: Mapping[str, str]
+    beside: Beside | None
+
+    @property
+    def final(self) -> Path:
+        """The folder that it becomes."""
+        return self.folder / f"step-{self.step:012d}"
+
+    def write(self, parts: Mapping[str, Mapping[str, torch.Tensor]], pool: Executor) -> Path:
+        """The rest of `save`."""
+        folder, final = self.folder, self.final
+        building = folder / f"{final.name}.tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _sweep_up(folder)
+            before = next((path for path in candidates(folder) if path.name != final.name), None)
+            building.mkdir()
+            if self.beside is not None:
+                self.beside.begin(building)
+            told = {
+                "format": FORMAT,
+                "step": self.step,
+                "about": dict(self.about),
+                "parent": None if before is None else _parent(before),
+            }
+            pointer = _write(building, parts, self.facts, told, self.beside, pool)
+            if final.exists():
+                # No move replaces a folder: the old one steps aside first, and is found again if we die here.
+                final.rename(folder / f"{final.name}.old")
+            building.rename(final)
+            _point(folder, pointer)
+            fsync(folder)
+        except ChangedError as cause:
+            _sweep_up(folder)
+            raise CheckpointError(
+                got=f"tensors that another thread wrote while they were being saved: {cause}",
+                wanted="one state of the run",
+                where=f"train.checkpoint.save to {final}",
+                next_step="save between two steps, or hand over copies",
+            ) from cause
+        except (OSError, SafetensorError) as cause:
+            _sweep_up(folder)
+            size = sum(map(_bytes, parts.values()))
+            last = next((path.name for path in candidates(folder)), "none")
+            raise CheckpointError(
+                got=f"{type(cause).__name__}: {cause}",
+                wanted=f"{size} bytes of tensors written",
+                where=f"train.checkpoint.save to {final}",
+                next_step=f"free space or choose another folder; the last checkpoint is {last}",
+            ) from cause
+        _sweep_up(folder)
+        good = [path for path in candidates(folder) if complaint(path, deep=False) is None]
+        for path in good[self.keep :]:
+            _remove(path)
+        return final
+
+
+def prepare(
+    folder: Path,
+    step: int,
+    parts: Collection[str],
+    facts: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    about: Mapping[str, str] | None = None,
+    beside: Beside | None = None,
+) -> Begun:
+    """Look at the arguments of `save` and write nothing yet; `facts` may change afterwards.
+
+    Raises:
+        CheckpointError: one of them cannot be.
+    """
     bad = [part for part in parts if not re.fullmatch(r"[A-Za-z0-9_-]+", part)]
     if step < 0 or step >= 10**12 or keep < 1 or bad:
         raise CheckpointError(
@@ -137,51 +222,7 @@ def save(
             where=f"train.checkpoint.save to {folder}",
             next_step="put arrays among the parts, and numbers that may be infinite into text",
         ) from cause
-    final = folder / f"step-{step:012d}"
-    building = folder / f"{final.name}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep_up(folder)
-        before = next((path for path in candidates(folder) if path.name != final.name), None)
-        building.mkdir()
-        if beside is not None:
-            beside.begin(building)
-        told = {
-            "format": FORMAT,
-            "step": step,
-            "about": dict(about or {}),
-            "parent": None if before is None else _parent(before),
-        }
-        pointer = _write(building, parts, text, told, beside)
-        if final.exists():
-            # A folder cannot be replaced in one move: the old one steps aside first, and is found again if we die here.
-            final.rename(folder / f"{final.name}.old")
-        building.rename(final)
-        _point(folder, pointer)
-        fsync(folder)
-    except ChangedError as cause:
-        _sweep_up(folder)
-        raise CheckpointError(
-            got=f"tensors that another thread wrote while they were being saved: {cause}",
-            wanted="one state of the run",
-            where=f"train.checkpoint.save to {final}",
-            next_step="save between two steps, or hand over copies",
-        ) from cause
-    except (OSError, SafetensorError) as cause:
-        _sweep_up(folder)
-        size = sum(map(_bytes, parts.values()))
-        last = next((path.name for path in candidates(folder)), "none")
-        raise CheckpointError(
-            got=f"{type(cause).__name__}: {cause}",
-            wanted=f"{size} bytes of tensors written",
-            where=f"train.checkpoint.save to {final}",
-            next_step=f"free space or choose another folder; the last checkpoint is {last}",
-        ) from cause
-    _sweep_up(folder)
-    good = [path for path in candidates(folder) if complaint(path, deep=False) is None]
-    for path in good[keep:]:
-        _remove(path)
-    return final
+    return Begun(folder, step, text, keep, dict(about or {}), beside)
 
 
 def load(folder: Path, *, parts: Callable[[str], bool] = lambda name: True) -> Checkpoint:
@@ -241,40 +282,40 @@ def _write(
     facts: str,
     told: dict[str, Any],
     beside: Beside | None,
+    pool: Executor,
 ) -> Path | None:
     """Every file of a checkpoint, the manifest included, on the disk; gives the file that is to become `LATEST`.
 
-    Tensors are hashed in threads while they are written, files are fsynced while the next one is written, and nobody
+    With threads, tensors are hashed while they are written, files are fsynced while the next one is written, and nobody
     waits for one fsync before the next begins: a journalling file system commits those that wait together as one.
     """
     files: dict[str, dict[str, Any]] = {}
-    with ThreadPoolExecutor(8, "gradledger-checkpoint") as pool:
-        path = building / FACTS
-        path.write_text(facts, encoding="utf-8")
-        mode = _usual_mode(building)
-        files[path.name] = {}
-        hashed: dict[str, Callable[[], str]] = {path.name: pool.submit(file_digest, path).result}
-        synced = [pool.submit(fsync, path)]
-        # Small ones do not wait behind hashes; of the others the largest is first, since its hash takes longest.
-        sizes = {part: _bytes(tensors) for part, tensors in parts.items()}
-        for part in sorted(parts, key=lambda part: (sizes[part] > 2**20, -sizes[part])):
-            tensors = parts[part]
-            path = building / f"{part}.safetensors"
-            hashed[path.name] = save_hashed(_own(tensors), path, pool)
-            path.chmod(mode)
-            synced.append(pool.submit(fsync, path))
-            files[path.name] = _told(tensors)
-        pointer = _pointer(building)
-        if beside is not None:
-            files |= beside.collect(building)
-        for name, digest in hashed.items():
-            files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest()}
-        manifest = told | {"files": files}
-        manifest["self"] = seal(manifest)
-        (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
-        synced += [pool.submit(fsync, building / MANIFEST), pool.submit(fsync, building)]
-        for one in synced:
-            one.result()
+    path = building / FACTS
+    path.write_text(facts, encoding="utf-8")
+    mode = _usual_mode(building)
+    files[path.name] = {}
+    hashed: dict[str, Callable[[], str]] = {path.name: pool.submit(file_digest, path).result}
+    synced = [pool.submit(fsync, path)]
+    # Small ones do not wait behind hashes; of the others the largest is first, since its hash takes longest.
+    sizes = {part: _bytes(tensors) for part, tensors in parts.items()}
+    for part in sorted(parts, key=lambda part: (sizes[part] > 2**20, -sizes[part])):
+        tensors = parts[part]
+        path = building / f"{part}.safetensors"
+        hashed[path.name] = save_hashed(_own(tensors), path, pool)
+        path.chmod(mode)
+        synced.append(pool.submit(fsync, path))
+        files[path.name] = _told(tensors)
+    pointer = _pointer(building)
+    if beside is not None:
+        files |= beside.collect(building)
+    for name, digest in hashed.items():
+        files[name] |= {"bytes": (building / name).stat().st_size, "sha256": digest()}
+    manifest = told | {"files": files}
+    manifest["self"] = seal(manifest)
+    (building / MANIFEST).write_text(json.dumps(manifest, sort_keys=True), encoding="utf-8")
+    synced += [pool.submit(fsync, building / MANIFEST), pool.submit(fsync, building)]
+    for one in synced:
+        one.result()
     return pointer
 
 
@@ -308,11 +349,11 @@ def _point(folder: Path, pointer: Path | None) -> None:
 
 
 def _own(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each with a storage of its own, on the CPU: safetensors refuses what shares, and what is a view of more."""
+    """On the CPU, each with a storage of its own: safetensors takes no views, and overlooks a lazy conjugate."""
     owned: dict[str, torch.Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         storage = tensor.untyped_storage()
         if storage.data_ptr() in taken or storage.nbytes() != tensor.numel() * tensor.element_size():
             tensor = tensor.clone()

@@ -33,6 +33,7 @@ from gradledger.core.errors import GradledgerError
 from gradledger.train import _module_state, checkpoint, optimizer_state, seed
 from gradledger.train import ranks as every_rank
 from gradledger.train._tree import decode, encode
+from gradledger.train.background import BackgroundSaves
 from gradledger.train.shadow import Shadow
 
 KIND = "gradledger-run/1"
@@ -92,6 +93,7 @@ class RunState:
         self.named = dict(named)
         self._about = dict(about or {})
         self._gradients = gradients
+        self._background = BackgroundSaves()
         self._models: dict[str, nn.Module] = {}
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._numpy: dict[str, np.random.Generator] = {}
@@ -138,28 +140,62 @@ class RunState:
 
     # ----------------------------------------------------------------------------------------------------------- save
 
-    def save(self, folder: Path | str, step: int, *, facts: Mapping[str, Any] | None = None, keep: int = 2) -> Path:
+    def save(
+        self,
+        folder: Path | str,
+        step: int,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        keep: int = 2,
+        wait: bool = True,
+    ) -> Path:
         """Write a checkpoint under `folder`, see `train.checkpoint.save`.
 
         Args:
             folder: of the run. step: by which the newest is found.
             facts: anything JSON holds, returned by `load`. keep: checkpoints to leave.
+            wait: until it is on the disk. Otherwise the run goes on as soon as everything is copied, and a thread
+                writes, see `train.background`; `wait()` waits for it, and so do the next `save` and `load`.
+
+        Returns:
+            Its folder; without `wait`, where it is going to be.
 
         Raises:
-            CheckpointError: it could not be written; the one before is untouched.
+            CheckpointError: it, or the one before that was not waited for, could not be written; the last good one is
+                untouched.
             TreeError: a state holds what cannot be saved without pickle.
             RanksError: with `ranks=True`, a rank did not come.
         """
         own = {"kind": KIND, "facts": dict(facts or {})}
         if self._ranks is None:
+            self.wait()
             parts, told = self._capture()
-            return checkpoint.save(Path(folder), step, parts, {**own, "state": told}, keep=keep, about=self._about)
+            how = checkpoint.save if wait else self._background.save
+            return how(Path(folder), step, parts, {**own, "state": told}, keep=keep, about=self._about)
+        if not wait:
+            raise _error(
+                "wait=False with ranks=True",
+                "a save that every rank waits for: they compare what each of them wrote before it counts",
+                "leave wait=False out",
+                f"RunState.save to {folder}",
+            )
         captured: Any
         try:
             captured = self._capture()
         except GradledgerError as error:
             captured = error
         return every_rank.save(self._ranks, Path(folder), step, captured, own, keep=keep, about=self._about)
+
+    def wait(self) -> Path | None:
+        """Until the save that was not waited for is on the disk; nothing where there is none.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            CheckpointError: it could not be written; the one before is untouched. It is raised once.
+        """
+        return self._background.wait()
 
     def _capture(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
         parts: dict[str, dict[str, torch.Tensor]] = {}
@@ -192,6 +228,7 @@ class RunState:
             CheckpointError: none is whole. ResumeError: it is of another run (names, shapes, dtypes, ties, classes,
             groups, `about`), or a file of weights alone. Nothing is changed then.
         """
+        self.wait()
         folder = Path(folder)
         if folder.is_file() or _holds_only_weights(folder):
             raise _error(
