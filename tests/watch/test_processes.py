@@ -136,6 +136,8 @@ def test_workers_of_pools_and_executors_are_watched(tmp_path: Path) -> None:
     where = SCRIPT.splitlines().index("        net(torch.randn(4, 3)).pow(2).mean().backward()") + 1
     assert (finding["code"], finding["line"], finding["evidence"]) == ("GL-G01", where, {"process": 1})
     assert len(list((tmp_path / "ledgers").glob("process*.sqlite"))) == 2
+    ran = [(o["process"], o["rank"], o["steps"], o["backwards"], o["complete"]) for o in report["run"]["others"]]
+    assert ran == [(1, None, 8, 8, True), (2, None, 8, 8, True)]
     (said,) = report["run"]["not_watched"]
     assert said.startswith("processes: 1 Python that the program started was not watched (subprocess, train.py:")
     assert "-m gradledger audit before its script" in said

@@ -95,8 +95,30 @@ def test_ranks_that_the_program_spawns_are_watched(tmp_path: Path) -> None:
     options = ("--format", "json", "--output", "report.json", "--fail-on", "never", "--run", "ledgers")
     done = run(tmp_path, "-m", "gradledger", "audit", *options, "train.py", "spawn", str(tmp_path / "store"))
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {"GL-X01", "GL-G03"} <= codes(json.loads((tmp_path / "report.json").read_text())).keys()
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {"GL-X01", "GL-G03"} <= codes(report).keys()
+    # rank 1 alone never clears
+    assert [f["evidence"]["rank"] for f in report["findings"] if f["code"] == "GL-G03"] == [1]
     assert sorted(p.name for p in (tmp_path / "ledgers").glob("rank*")) == ["rank0.sqlite", "rank1.sqlite"]
+    # what is told of the run is what ran in the ranks; a rule that judged one of them has judged the run
+    ran = [(o["rank"], o["steps"], o["backwards"], o["complete"]) for o in report["run"]["others"]]
+    assert ran == [(0, 4, 4, True), (1, 4, 4, True)]
+    assert {"GL-G03", "GL-G01"} <= set(report["checked"])
+    assert not set(report["checked"]) & {one["code"] for one in report["not_checked"]}
+    again = run(tmp_path, "-m", "gradledger", "audit", "--replay", "ledgers", "--fail-on", "never")
+    assert "watched beside it: 2 ranks, 4 steps and 4 passes each" in " ".join(again.stderr.split())
+
+
+def test_ranks_without_a_fault_are_not_called_nothing_to_judge(tmp_path: Path) -> None:
+    drawn = SCRIPT.replace("optimizer = torch", "torch.manual_seed(9 + rank)\n    optimizer = torch")
+    right = drawn.replace("if rank == 0 or step == 0:", "if True:").replace("manual_seed(rank)", "manual_seed(0)")
+    (tmp_path / "right.py").write_text(right.replace("parameter.grad)", "parameter.grad.div_(2))"))
+    done = run(tmp_path, "-m", "gradledger", "audit", "right.py", "spawn", str(tmp_path / "store"))
+    told = " ".join(done.stderr.split())
+    assert done.returncode == 0, told
+    assert "no fault found in right.py" in told
+    assert "0 optimizer steps, 0 backward passes, exit code 0; watched beside it: 2 ranks" in told
+    assert "no optimizer was built" not in told
 
 
 def test_the_place_of_a_process_among_others(monkeypatch: Any) -> None:

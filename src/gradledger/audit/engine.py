@@ -17,7 +17,7 @@ from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.report import Note, Report
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked
 from gradledger.audit.world import World
-from gradledger.core.events import Event, RankFinding
+from gradledger.core.events import Event, RankFinding, RankRun
 
 RANK_FINDINGS = 1000
 Update = Callable[[Any, Event, World], None]
@@ -60,6 +60,7 @@ class Judge:
         self._by_type: dict[type[Event], list[tuple[Update, Any, _Running]]] = {}
         self._events = 0
         self._ranks: list[RankFinding] = []
+        self._others: list[RankRun] = []
         self._world_error = ""
         for run in self._running:
             try:
@@ -72,6 +73,8 @@ class Judge:
         self._events += 1
         if isinstance(event, RankFinding) and len(self._ranks) < RANK_FINDINGS:
             self._ranks.append(event)
+        elif isinstance(event, RankRun):
+            self._others.append(event)
         try:
             self.world.apply(event)
         except Exception as error:  # a torn fact: the rules go on with the world as it was
@@ -124,7 +127,7 @@ class Judge:
                 except Exception as error:
                     found = []
                     run.fail(error)
-            reason = run.failed or reason
+            reason = run.failed or (reason and self._reason_elsewhere(rule.key, reason))
             if reason:
                 not_checked.append(NotChecked(rule.code, reason))
             else:
@@ -151,7 +154,18 @@ class Judge:
             events=self._events,
             sampled=sampled,
             oracle=oracle.summary(self.world),
+            others=tuple(self._others),
         )
+
+    def _reason_elsewhere(self, key: str, reason: str) -> str:
+        """Why a rule did not judge any process: "" where it judged one; the reason of one that trained, if this one
+        did not."""
+        if any(key in other.checked for other in self._others):
+            return ""
+        ended = self.world.ended
+        if ended is None or ended.steps or ended.backwards:
+            return reason
+        return next((why for other in self._others for name, why in other.not_checked if name == key), reason)
 
     def _of_ranks(self, findings: list[Finding]) -> list[Finding]:
         """What other ranks found and this one did not, once each."""

@@ -8,7 +8,7 @@ from gradledger.audit.compare import Comparison
 from gradledger.audit.oracle import Summary
 from gradledger.audit.rule import SEVERITIES, Finding, NotChecked, Severity
 from gradledger.audit.story import Story
-from gradledger.core.events import RunEnded, RunStarted
+from gradledger.core.events import RankRun, RunEnded, RunStarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Report:
     when the run was killed before it could say how it ended; `events`: facts looked at;
     `sampled`: what was left out of a long run, in words; `story`: what pictures are drawn from, when asked for;
     `comparison`: with a good run, when asked for; `cost`: what watching took, when known; `oracle`: how far consumed
-    gradients were explained, when it was on."""
+    gradients were explained, when it was on; `others`: what ran in other processes that were watched."""
 
     started: RunStarted | None
     ended: RunEnded | None
@@ -60,6 +60,7 @@ class Report:
     comparison: Comparison | None = None
     cost: Cost | None = None
     oracle: Summary | None = None
+    others: tuple[RankRun, ...] = ()
 
     @property
     def program(self) -> str:

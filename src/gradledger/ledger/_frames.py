@@ -41,7 +41,7 @@ _PACKAGE = os.path.dirname(_LEDGER)
 _OURS = (
     _LEDGER + os.sep,
     os.path.join(_PACKAGE, "cli") + os.sep,
-    os.path.join(_PACKAGE, "watch.py"),
+    os.path.join(_PACKAGE, "watch") + os.sep,
     os.path.join(_PACKAGE, "__main__.py"),
 )
 _OVERRIDES = os.path.join("torch", "overrides.py")

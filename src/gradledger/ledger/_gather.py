@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradledger.core.errors import LedgerError
-from gradledger.core.events import Event, RankBatch, RankFinding, RankLoss, RankParameters, SamplerPass
+from gradledger.core.events import Event, RankBatch, RankFinding, RankLoss, RankParameters, RankRun, SamplerPass
 from gradledger.ledger._store import read
 
 WAIT = 10.0  # seconds for ranks that end later
 STARTED = 1.0  # seconds for ranks that this process started: it has usually waited for them
 PROCESSES = 32  # that train by themselves; of more, it is said how many there were
 UNWATCHED = ".unwatched"
-COMMON = (RankBatch, RankFinding, RankLoss, RankParameters, SamplerPass)
+COMMON = (RankBatch, RankFinding, RankLoss, RankParameters, RankRun, SamplerPass)
 
 
 def of_environment() -> tuple[int, int] | None:

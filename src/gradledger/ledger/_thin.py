@@ -52,8 +52,8 @@ _ALONE = frozenset(
         "deep_copied", "copied", "storage_shared", "shadow_averaged", "values_compared", "state_taken", "state_loaded",
         "file_touched", "non_finite", "graphs_alive", "alias_written", "exhausted_iterator", "statistics_moved",
         "graph_discarded", "broadcast", "target_explained", "padding_counted", "padding_averaged", "rows_shared",
-        "fitted_on_all", "sampler_pass", "rank_batch", "rank_loss", "rank_parameters", "rank_finding", "worker_draws",
-        "gradient_in_view", "clipped_rescaled",
+        "fitted_on_all", "sampler_pass", "rank_batch", "rank_loss", "rank_parameters", "rank_finding", "rank_run",
+        "worker_draws", "gradient_in_view", "clipped_rescaled",
     }
 )  # fmt: skip
 

@@ -63,7 +63,8 @@ def verdict(report: Report) -> str:
         return f"{what}{where}"
     if not report.events:
         return f"nothing was recorded{where}"
-    if report.ended is not None and not report.ended.steps and not report.ended.backwards:
+    ran = [one for one in (report.ended, *report.others) if one is not None]
+    if report.ended is not None and not any(one.steps or one.backwards for one in ran):
         return f"nothing to judge{where}: no backward and no step ran"
     return f"no fault found{where}"
 
@@ -77,7 +78,24 @@ def run_line(report: Report) -> str:
     if ended.exception:
         at = f" at {shown_path(ended.frames[-1].file)}:{ended.frames[-1].line}" if ended.frames else ""
         text += f"; ended by {ended.exception}{at}"
-    return text
+    return "; ".join([text, *_others(report)])
+
+
+def _others(report: Report) -> Iterator[str]:
+    """Of ranks and of processes that train by themselves, what ran in them."""
+    for kind, some in (("rank", "ranks"), ("process", "processes")):
+        runs = [one for one in report.others if bool(one.process) == (kind == "process")]
+        if runs:
+            each = " each" if len(runs) > 1 else ""
+            yield (
+                f"watched beside it: {len(runs)} {some if each else kind}, {_span([r.steps for r in runs])} steps and "
+                f"{_span([r.backwards for r in runs])} passes{each}"
+            )
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:

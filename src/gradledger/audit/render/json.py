@@ -43,6 +43,11 @@ def as_dict(report: Report) -> dict[str, Any]:
             "sampled": report.sampled,
             "failures": list(ended.failures) if ended else [],
             "not_watched": list(ended.not_watched) if ended else [],
+            "others": [
+                {"rank": None if o.process else o.rank, "process": o.process or None, "steps": o.steps}
+                | {"backwards": o.backwards, "complete": not o.cut, "checked": list(o.checked)}
+                for o in report.others
+            ],
         },
     }
 

@@ -114,9 +114,6 @@ def _conclude(
         footer.append(f"judge it again with: gradledger audit --replay {again}")
     elif program.store_problem:
         footer.append(program.store_problem)
-    if program.processes:
-        many = f"{program.processes} processes that the program started train and were" if program.processes > 1 else ""
-        footer.append(f"{many or '1 process that the program started trains and was'} watched, too")
     footer += [text] if (text := _launchers.unwatched(target)) else []
     misplaced = [word for word in arguments.rest if word.partition("=")[0] in NAMES]
     if misplaced and outcome.exit_code:

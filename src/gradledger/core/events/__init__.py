@@ -219,6 +219,9 @@ from gradledger.core.events._ranks import (
     RankParameters as RankParameters,
 )
 from gradledger.core.events._ranks import (
+    RankRun as RankRun,
+)
+from gradledger.core.events._ranks import (
     SamplerPass as SamplerPass,
 )
 from gradledger.core.events._reverse import (

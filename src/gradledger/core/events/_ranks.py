@@ -91,3 +91,19 @@ class RankFinding(Event):
     count: int
     likely: bool
     process: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRun(Event):
+    """What ran in another process that was watched: `steps` of optimizers, `backwards`, the rules that judged it, and
+    those that did not, each with the reason.  `process`: as of a finding (0: a rank); `cut`: it was killed, and the
+    numbers are those that were recorded."""
+
+    KIND: ClassVar[str] = "rank_run"
+    rank: int
+    steps: int
+    backwards: int
+    checked: tuple[str, ...]
+    not_checked: tuple[tuple[str, str], ...] = ()
+    process: int = 0
+    cut: bool = False

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -25,8 +25,8 @@ from gradledger.audit.engine import Judge, Listener
 from gradledger.audit.report import Report
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
-from gradledger.core.errors import GradledgerError, UsageError
-from gradledger.core.events import Event, RankFinding, RunEnded, RunStarted
+from gradledger.core.errors import UsageError
+from gradledger.core.events import RunEnded, RunStarted
 from gradledger.core.site import NOWHERE, Frame
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Watch:
     passed on, however alike its iteration is to others (nothing is stored); `oracle`: explain consumed gradients by
     gradients computed again on copies, in the first iterations and in two out of every so many (0: off); `place`:
     (rank, ranks) when a launcher has started several such processes: rank 0 takes in what the others find, and reports.
-    `processes` counts those that the program started, that trained by themselves and were watched, too.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Watch:
         self._joined: Watch | None = None
         self._report: Report | None = None
         self._ended = False
-        self.processes = 0
+        self._rank = place[0] if place is not None else 0
 
     def start(self) -> None:
         """Install the probes and begin.  Inside another watch this one joins it.
@@ -171,54 +170,14 @@ class Watch:
         """Hand what was found over to the rank that reports, or take in what the others have left."""
         if self.store is None or self._sink is None:
             return
+        from gradledger.watch import _beside
+
         if not self.reports:
             self._sink.settle()
-            for finding in self._judge.finish().findings:
-                _pass_on(recorder, _as_event(finding, self._place[0] if self._place is not None else 0))
-            return
-        from gradledger.ledger import _gather
-
-        ranks = self._place[1] if self._place is not None else None
-        for event in _gather.collect(self.store.parent, self.store, ranks):
-            _pass_on(recorder, event)
-        if self._place is None:
-            self._of_processes(recorder, self.store.parent)
-
-    def _of_processes(self, recorder: Recorder, folder: Path) -> None:
-        """Take in what was found in processes that the program started.  One that was killed did not come to judge
-        itself: then its facts are judged here."""
-        from gradledger.ledger import _gather
-        from gradledger.ledger._store import read
-
-        killed = 0
-        for number, (path, ended) in enumerate(_gather.processes(folder), start=1):
-            found: list[RankFinding] = []
-            judge = Judge()
-            try:
-                for event in read(path):
-                    if isinstance(event, RankFinding):
-                        found.append(event)
-                    elif not ended:
-                        judge.put(event)
-            except GradledgerError as error:
-                recorder.not_watched[f"process {number}"] = f"its record cannot be read: {error}"
-                continue
-            told = found if ended else [_as_event(one, 0) for one in judge.finish().findings]
-            for finding in told:
-                _pass_on(recorder, replace(finding, process=number))
-            self.processes += 1
-            killed += not ended
-        if killed:
-            recorder.not_watched["processes that were killed"] = (
-                f"{killed} that the program started did not end by themselves: the last second of each is not in its "
-                "record; a pool that is left by `with` kills its workers: pool.close() and pool.join() let them end"
-            )
-        left = len(list(folder.glob(f"process*{_gather.UNWATCHED}")))
-        if left:
-            recorder.not_watched["processes that train"] = (
-                f"{left} more that the program started were not watched, after the first {_gather.PROCESSES}; to watch "
-                "one, put its work into `with gradledger.watch.watch():`"
-            )
+            _beside.hand_over(recorder, self._judge.finish(), self._rank)
+        else:
+            ranks = self._place[1] if self._place is not None else None
+            _beside.take_in(recorder, self.store, ranks)
 
     def report(self) -> Report:
         """The judgement; within the block, the one on what happened so far."""
@@ -317,7 +276,7 @@ def watch_rank(folder: str, program: str) -> None:
         return
     path = _gather.ledger_of(Path(folder), rank)
     path.unlink(missing_ok=True)
-    _to_its_end(program, path, (rank + 1, world + 1))
+    _to_its_end(program, path, (rank + 1, world + 1), rank)
 
 
 def watch_alone(folder: str, program: str) -> None:
@@ -331,7 +290,7 @@ def watch_alone(folder: str, program: str) -> None:
     path = _gather.take_place(Path(folder), process)
     if path is not None:
         _frames.install()
-        _to_its_end(program, path, (process, process + 1))
+        _to_its_end(program, path, (process, process + 1), 0)
 
 
 def _let_go_of_the_inherited() -> None:
@@ -342,36 +301,14 @@ def _let_go_of_the_inherited() -> None:
         _inherited = None
 
 
-def _to_its_end(program: str, path: Path, place: tuple[int, int]) -> None:
+def _to_its_end(program: str, path: Path, place: tuple[int, int], rank: int) -> None:
     """Watch this child into its ledger; `place` is of one that never reports: the process that started it does."""
     from multiprocessing import util
 
     one = Watch(program=program, store=path, place=place)
+    one._rank = rank
     one.start()
     util.Finalize(None, one.stop, exitpriority=100)
-
-
-def _pass_on(recorder: Recorder, event: Event) -> None:
-    """Record what another process has recorded."""
-    values = {f.name: getattr(event, f.name) for f in fields(event)}
-    for name in ("seq", "iteration", "site", "weight"):
-        values.pop(name)
-    recorder.emit(type(event), event.site, **values)
-
-
-def _as_event(finding: Finding, rank: int) -> RankFinding:
-    return RankFinding(
-        site=finding.site,
-        rank=rank,
-        code=finding.code,
-        severity=finding.severity,
-        message=finding.message,
-        fix=finding.fix,
-        related=finding.related,
-        subject=finding.subject,
-        count=finding.count,
-        likely=finding.confidence == "likely",
-    )
 
 
 _active: Watch | None = None
