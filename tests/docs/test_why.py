@@ -84,7 +84,7 @@ TRIALS = (
     Trial("accumulated", "another", near(4), MULTIPLE, "k, with k micro-batches", ("GL-G08", 26)),
     Trial("counted_twice", "another", near(2), MULTIPLE, "2, and one reverse pass", ("GL-G07", 24)),
     Trial("scaled", "another", near(1024), MULTIPLE, "a number that the program multiplies", None),
-    Trial("branch", "1 in some steps", some_far, GROWING, "1 in the steps of one line", ("GL-G03", 15)),
+    Trial("branch", "1 in some steps", some_far, GROWING, "1 in the steps of one line", ("GL-G01", 27)),
     Trial("detached", "1 | 1", near(1), NONE, "only some layers", ("GL-G20", 17)),
     Trial(
         "after_validation",

@@ -25,12 +25,12 @@ def train(steps: int, clear_every: int = 1) -> tuple[Recorder, list[Step], list[
     return w.session.recorder, w.all(Step), w.all(Clear)
 
 
-@pytest.mark.parametrize(("steps", "clear_every"), [(300, 1), (3000, 1), (3000, 8)])
+@pytest.mark.parametrize(("steps", "clear_every"), [(150, 1), (3000, 1), (3000, 8)])
 def test_sums_of_weights_are_the_true_counts(steps: int, clear_every: int) -> None:
     _, told, clears = train(steps, clear_every)
     assert sum(e.weight for e in told) == pytest.approx(steps, rel=0.06)
     assert sum(e.weight for e in clears) == pytest.approx(steps / clear_every, rel=0.06)
-    if steps == 300:
+    if steps == 150:
         assert len(told) == steps
 
 

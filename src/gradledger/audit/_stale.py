@@ -35,7 +35,8 @@ class ClearLine:
 @dataclass(slots=True)
 class Watched:
     """One optimizer.  `multiple`: the most reverse passes in one gradient; `tensors`: those found stale; `at_clear`:
-    steps when a clear was last seen; `single`, `several`: clears that one step, or more, had preceded."""
+    steps when a clear was last seen; `single`, `several`: clears that one step, or more, had preceded; `lines`: of each
+    line with steps, how many there were, and how many of them came right after a clear."""
 
     steps: int = 0
     stale: int = 0
@@ -48,15 +49,27 @@ class Watched:
     at_clear: int = 0
     single: int = 0
     several: int = 0
+    lines: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     @property
     def elsewhere(self) -> list[ClearLine]:
         """Clears of another part of the program: there, each step has its own; the stale steps have none."""
         unfinished = int(self.steps - self.at_clear > 1)
-        if self.single < 2 or self.single <= self.several + unfinished:
+        mostly = self.single >= 2 and self.single > self.several + unfinished
+        if not mostly and not self._of_other_lines:
             return []
         clears, here = self.clears_of_stale(), {_part(self.fill_site), _part(self.step_site)}
         return clears if all(_part(c.site) not in here for c in clears) else []
+
+    @property
+    def _of_other_lines(self) -> bool:
+        """Whether the line of the stale steps never has a clear, and other lines with steps each have their own."""
+        others = [line for key, line in self.lines.items() if key != self.step_site.key()]
+        return (
+            self.lines.get(self.step_site.key(), [0, 1])[1] == 0
+            and bool(others)
+            and all(steps >= 2 and cleared >= steps - 1 for steps, cleared in others)
+        )
 
     def clears_of_stale(self) -> list[ClearLine]:
         """Lines that do clear what was found stale, the most frequent first; clears by nobody's line only if alone."""
@@ -88,6 +101,10 @@ def update(state: State, event: ev.Event, world: World) -> None:
 
 
 def _step(watched: Watched, event: ev.Step, world: World) -> None:
+    line = watched.lines.setdefault(event.site.key(), [0, 0])
+    line[0] += event.weight
+    if watched.at_clear == watched.steps and watched.clears:
+        line[1] += event.weight
     watched.steps += event.weight
     stale = False
     for life in event.lives:

@@ -34,7 +34,7 @@ from gradledger.ledger._shape import line_of, shape_of
 
 CAP = 200_000  # events kept in all
 SHARE = 20  # beyond KEEP one is kept whenever those left out since are 1/SHARE of all
-KEEP = 400  # segments of one shape that are kept: shorter runs are judged on everything
+KEEP = 200  # segments of one shape that are kept: shorter runs are judged on everything
 LONG = 2048  # events in one segment after which repeated events are thinned one by one
 SHAPES = 2048  # shapes told apart exactly; then by kinds and lines alone, then not at all
 NOVEL = 4096  # segments kept because of a tensor's new state

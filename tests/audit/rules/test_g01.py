@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from audit.build import Run, judge, lines
+from gradledger.audit import _stale
 from gradledger.audit.rules import g01_zero_grad_missing as g01
+from gradledger.audit.rules import g03_cleared_too_rarely as g03
 
 
 def loop(steps: int, *, clear: str, accumulate: int = 1) -> Run:
@@ -79,15 +83,22 @@ def test_a_gradient_left_on_the_other_network_is_not_stale() -> None:
     assert judge(g01, run) == []
 
 
-def test_it_is_found_when_clears_stop_late() -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_is_found_when_clears_stop_late(monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
+    """Lines 28 and 29 are a loop or function of their own, or not."""
+    part = {True: ("train.py", "late", 27), False: ("train.py", "main", 5)}
+    monkeypatch.setattr(_stale, "_part", lambda site: part[apart and site.line >= 28])
     run = loop(500, clear="start")
-    net, opt = 1, 1
-    del net
     tensors = [t for e in run.events if hasattr(e, "groups") for t in e.groups[0].tensors]
     for _ in range(5):
         run.backward(*tensors, line=28)
-        run.step(opt, line=29)
-    assert judge(g01, run) == []  # clears exist: GL-G03 speaks
+        run.step(1, line=29)
+    rule, other = (g01, g03) if apart else (g03, g01)
+    (finding,) = judge(rule, run)
+    assert finding.count == 5
+    assert 28 in lines(finding)
+    assert finding.site.line == (28 if apart else 6)
+    assert judge(other, run) == []
 
 
 def test_no_judgement_without_two_steps() -> None:
