@@ -89,8 +89,9 @@ SYNC_BLOCK = """        if learning and before // args.target_sync != counters.e
             self.target.sync()
             counters.target_sync += 1
 """
-MLP = "    return rl.mlp_q_network(size, simulator.actions, dueling=args.dueling).to(args.device, dtype)\n"
-DROPOUT = """    net = rl.mlp_q_network(size, simulator.actions).to(args.device, dtype)
+SIZE = "math.prod(simulator.observation_shape)"
+MLP = f"    return rl.mlp_q_network({SIZE}, simulator.actions, **chosen).to(args.device, dtype)\n"
+DROPOUT = f"""    net = rl.mlp_q_network({SIZE}, simulator.actions).to(args.device, dtype)
     return nn.Sequential(*net[:-1], nn.Dropout(0.1), net[-1])
 """
 

@@ -68,3 +68,39 @@ def test_sizes_of_nothing_are_refused() -> None:
         atari_q_network(0)
     with pytest.raises(EnvError, match=r"hidden=\(0,\)"):
         mlp_q_network(4, 2, hidden=(0,))
+
+
+def test_he_weights_keep_what_differs_between_states_and_torch_weights_lose_it() -> None:
+    """Spread of each block's output over states, as a share of that of the pixels; by the variance of its weights."""
+    torch.manual_seed(0)
+    frames = torch.randint(0, 256, (64, 4, 84, 84), dtype=torch.uint8)
+    spread = {}
+    for initial in ("torch", "he"):
+        net = atari_q_network(6, initial=initial)
+        x, of = frames, []
+        with torch.no_grad():
+            for block in net:
+                x = block(x)
+                of.append(x.std(0).mean().item())
+        spread[initial] = of[-1] / of[0]
+        for layer, gain in ((net[1][0], 2), (net[4][1], 2), (net[5], 1)):
+            if initial == "he":
+                inputs = layer.weight[0].numel()
+                assert layer.weight.var().item() == pytest.approx(gain / inputs, rel=0.05)
+                assert not layer.bias.any()
+    assert spread["torch"] < 0.02
+    assert spread["he"] > 0.2
+
+
+def test_a_dueling_head_starts_as_the_layer_that_it_is() -> None:
+    torch.manual_seed(0)
+    head = atari_q_network(18, dueling=True, initial="he")[-1]
+    assert head.advantage.weight.var().item() == pytest.approx(1 / 512, rel=0.1)
+    small = mlp_q_network(400, 300, hidden=(300,), initial="he")
+    assert small[0][0].weight.var().item() == pytest.approx(1 / 200, rel=0.05)
+    assert small[1].weight.var().item() == pytest.approx(1 / 300, rel=0.05)
+
+
+def test_weights_start_in_one_of_two_ways() -> None:
+    with pytest.raises(EnvError, match="initial='xavier'"):
+        atari_q_network(6, initial="xavier")

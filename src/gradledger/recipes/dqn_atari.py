@@ -99,6 +99,7 @@ class Args:
     life_loss_terminates: bool = option(False, "no bootstrap past a lost life; the game goes on")
     double: bool = option(False, "the online network selects, the target network evaluates")
     dueling: bool = option(False, "a head of two streams: value of the state, advantage of each action")
+    initial: rl.Initial = option("torch", "how weights start; he: states differ as much after each layer as before")
     priority: float = option(0.0, "exponent of prioritised replay, such as 0.6; 0: uniform draws")
     priority_correction: float = option(0.5, "exponent of its importance weights, 0 to 1")
     target_sync: int = option(2_000, "steps between copies into the target network")
@@ -148,14 +149,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def network(args: Args, simulator: rl.Simulator, dtype: torch.dtype) -> nn.Sequential:
     """The Q-network as a chain of blocks; convolutions keep their channels last in memory."""
+    chosen: Any = {"dueling": args.dueling, "initial": args.initial}
     if args.is_atari:
-        net = rl.atari_q_network(simulator.actions, stack=args.stack, dueling=args.dueling, dtype=dtype)
+        net = rl.atari_q_network(simulator.actions, stack=args.stack, dtype=dtype, **chosen)
         for parameter in net.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         return net.to(args.device)
-    size = math.prod(simulator.observation_shape)
-    return rl.mlp_q_network(size, simulator.actions, dueling=args.dueling).to(args.device, dtype)
+    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions, **chosen).to(args.device, dtype)
 
 
 def loss_of(args: Args, errors: list[Tensor]) -> Any:

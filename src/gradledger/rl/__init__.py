@@ -14,6 +14,7 @@ from gradledger.rl.evaluate import evaluate as evaluate
 from gradledger.rl.explore import LinearSchedule as LinearSchedule
 from gradledger.rl.explore import epsilon_greedy as epsilon_greedy
 from gradledger.rl.networks import DuelingHead as DuelingHead
+from gradledger.rl.networks import Initial as Initial
 from gradledger.rl.networks import atari_q_network as atari_q_network
 from gradledger.rl.networks import mlp_q_network as mlp_q_network
 from gradledger.rl.nstep import Window as Window

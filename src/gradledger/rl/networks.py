@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from gradledger.rl.errors import EnvError
+
+Initial = Literal["torch", "he"]
 
 
 class Pixels(nn.Module):
@@ -47,12 +50,17 @@ class DuelingHead(nn.Module):
 
 
 def atari_q_network(
-    actions: int, *, stack: int = 4, dueling: bool = False, dtype: torch.dtype = torch.float32
+    actions: int,
+    *,
+    stack: int = 4,
+    dueling: bool = False,
+    initial: Initial = "torch",
+    dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
     """Three convolutions and two linear layers over `stack` frames of 84 x 84: B x stack x 84 x 84 uint8 -> B x A.
 
     Parameters: 1,684,128 + 513 A for four frames (A = 6: 1,687,206), of `dtype`; with a dueling head of two streams of
-    512 features 3,290,785 + 513 A (A = 6: 3,293,863). Weights start as torch starts them.
+    512 features 3,290,785 + 513 A (A = 6: 3,293,863). initial: how weights start, see `start`.
 
     Reference: Mnih et al., Human-level control through deep reinforcement learning, 2015.
     """
@@ -71,15 +79,20 @@ def atari_q_network(
         nn.Sequential(nn.Flatten(), nn.Linear(3136, 1024 if dueling else 512), nn.ReLU()),
         DuelingHead(1024, actions) if dueling else nn.Linear(512, actions),
     )
-    return net.to(dtype)
+    return start(net, initial).to(dtype)
 
 
 def mlp_q_network(
-    observation: int, actions: int, *, hidden: tuple[int, ...] = (64, 64), dueling: bool = False
+    observation: int,
+    actions: int,
+    *,
+    hidden: tuple[int, ...] = (64, 64),
+    dueling: bool = False,
+    initial: Initial = "torch",
 ) -> nn.Sequential:
     """Linear layers over a flat observation: B x O float -> B x A; one block a layer.
 
-    dueling: a `DuelingHead` over twice the last width, which is one stream's.
+    dueling: a `DuelingHead` over twice the last width, which is one stream's. initial: see `start`.
     """
     if observation < 1 or actions < 1 or any(width < 1 for width in hidden) or (dueling and not hidden):
         raise EnvError(
@@ -91,4 +104,36 @@ def mlp_q_network(
     sizes = [observation, *hidden]
     sizes[-1] *= 2 if dueling else 1
     blocks: list[nn.Module] = [nn.Sequential(nn.Linear(one, two), nn.ReLU()) for one, two in pairwise(sizes)]
-    return nn.Sequential(*blocks, DuelingHead(sizes[-1], actions) if dueling else nn.Linear(sizes[-1], actions))
+    net = nn.Sequential(*blocks, DuelingHead(sizes[-1], actions) if dueling else nn.Linear(sizes[-1], actions))
+    return start(net, initial)
+
+
+def start(net: nn.Sequential, initial: Initial) -> nn.Sequential:
+    """Give a Q-network its first weights, and return it.
+
+    Args:
+        net: as the functions above make it.
+        initial: "torch": as torch has made the layers, uniform within 1/sqrt(inputs): what differs between two states
+            is three times smaller after each layer with a ReLU. "he": normal with a variance of 2/inputs, which keeps
+            it, 1/inputs where the values come out, and no bias.
+
+    Raises:
+        EnvError: another word.
+
+    Reference: He et al., Delving Deep into Rectifiers, 2015.
+    """
+    if initial not in ("torch", "he"):
+        raise EnvError(
+            got=f"initial={initial!r}",
+            wanted="'torch' or 'he'",
+            where="rl.networks.start",
+            next_step="'torch' leaves the layers as they are",
+        )
+    if initial == "he":
+        last = set(net[-1].modules())
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="linear" if layer in last else "relu")
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+    return net
