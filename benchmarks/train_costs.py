@@ -197,7 +197,7 @@ def main() -> None:
     goals = Goals()
     loops(given.rounds, given.quick, goals)
     saves(given.rounds, given.quick, goals)
-    whole_runs(given.rounds, given.quick)
+    whole_runs(max(given.rounds // 4, 3), given.quick)
     finish(goals, given)
 
 
