@@ -27,8 +27,8 @@ class Meeting:
     `learner`, `target`: module ids.  `bootstrap`: the target's side is (something) + discount * output.
     `target_graph`: gradient flows into the target's call.  `symmetric`: neither side is marked as target (both carry a
     graph, no bootstrap), the pair stands once in each order.  `selection`: the learner's side is a plain selection of
-    its output.  `sole`: no other module's graph is on the target's side.  Sites: the comparison, the expression of the
-    target's side, the two calls.
+    its output.  `sole`: no other module's graph is on the target's side.  `one_call`: both sides are of one call.
+    Sites: the comparison, the expression of the target's side, the two calls.
     """
 
     learner: int
@@ -38,6 +38,7 @@ class Meeting:
     symmetric: bool
     selection: bool
     sole: bool
+    one_call: bool
     discount: float | None
     op: str
     site: Site
@@ -113,7 +114,9 @@ class Watch:
                 if mine.graph and learner.op != "sub" and (len(sides) == 1 or not target.calls):
                     self.judged[mine.module] = self.judged.get(mine.module, 0) + 1
                 for theirs in target.calls:
-                    if mine.graph and mine.call != theirs.call:
+                    one = mine.call == theirs.call
+                    # Of one call, other rows may be the target: values of a trajectory, states and next states.
+                    if mine.graph and (not one or (target.bootstrap and theirs.graph and learner.selection)):
                         self._meet(event, learner, mine, target, theirs, len(sides) == 2)
 
     def _meet(
@@ -132,6 +135,7 @@ class Watch:
                 symmetric=symmetric,
                 selection=learner.selection,
                 sole=all(c.module == theirs.module for c in target.calls if c.graph),
+                one_call=mine.call == theirs.call,
                 discount=target.discount,
                 op=event.op,
                 site=event.site,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from gradledger.core.events import CallRef, Cut, Operand
 from gradledger.core.site import NOWHERE
+from gradledger.ledger._axes import along_one_axis
 from gradledger.ledger._naming import DISTANCES, LOSSES, SELECTIONS
 from gradledger.ledger._operations import Op, Value, is_ref
 from gradledger.ledger._provenance import (
@@ -53,7 +55,10 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
             if (op.name in LOSSES and len(op.ins) >= 2) or difference:
                 left, right = op.ins[0], op.ins[1]
                 logs = op.name == "kl_div" and not op.options.get("log_target")
-                found.append((op, operand(trace, left, right), operand(trace, right, left, logs)))
+                sides = operand(trace, left, right), operand(trace, right, left, logs)
+                if any(side.bootstrap for side in sides) and along_one_axis(trace, left, right):
+                    sides = replace(sides[0], bootstrap=False), replace(sides[1], bootstrap=False)
+                found.append((op, *sides))
             elif flows and op.name in _MEETS and len(op.ins) == 2 and not op.in_forward and _may_meet(trace, op):
                 others.append(op)
         for t in op.ins:

@@ -38,6 +38,11 @@ class WeakTable(Generic[T]):
         self._prune_at = prune_at
         self._floor = prune_at
 
+    @property
+    def following(self) -> int:
+        """The number that the next new object gets."""
+        return self._next
+
     def find(self, obj: T) -> int | None:
         """The number of `obj`, or None when it has none."""
         slot = self._slots.get(id(obj))

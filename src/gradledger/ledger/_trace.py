@@ -60,6 +60,7 @@ class Trace:
         self.recorder = recorder
         self.listeners = Listeners()
         self.tokens: WeakTable[torch.Tensor] = WeakTable()
+        self.first_token = 0  # of this iteration: what has a smaller one is older
         self.values: dict[int, Value] = {}
         self.by_node: dict[int, int] = {}
         self.exits: list[Exit] = []
@@ -144,6 +145,7 @@ class Trace:
     def _new_iteration(self, iteration: int) -> None:
         self.settle()
         self.ops = 0
+        self.first_token = self.tokens.following
         self._frames_seen.clear()
         old = [i for i in self._by_iteration if i < iteration - KEPT_ITERATIONS]
         for i in old:

@@ -18,6 +18,7 @@ the other side is a prediction of the same network or of the network it is a cop
 - A frozen copy (`requires_grad_(False)`) without detach: no gradient can flow.
 - Semi-gradient learning: `value(s2).detach()`, or the target computed under `no_grad`.
 - Siamese and contrastive networks: two outputs of one network that are compared as equals.
+- The residual of an equation: one network at t and at t + dt, or on a grid, both ends of each step learn.
 - Local workers that are written from a global network but never meet it in a loss.
 
 ## Fix
@@ -78,6 +79,8 @@ def finish(state: Watch, world: World) -> list[Finding]:
     for met in state.meetings.values():
         if not (met.bootstrap and met.target_graph) or met.symmetric or frozen(met.target, world):
             continue
+        if met.one_call and met.count < 2:
+            continue  # in the first iteration a grid that stands looks like any other input
         parameters = tree(met.target, world)
         if met.target == met.learner or parameters == tree(met.learner, world):
             if met.selection and met.sole and not _holds_both(parameters, known):
