@@ -173,6 +173,16 @@ state.save(sys.argv[1], 1, wait=False)
 """
 
 
+FORKS = """
+child = os.fork()
+if not child:
+    assert state.wait() is None
+    state.save(sys.argv[1] + "-child", 5, wait=False)
+    sys.exit(not str(state.wait()).endswith("5"))
+assert not os.wait()[1]
+"""
+
+
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     [
@@ -180,7 +190,7 @@ state.save(sys.argv[1], 1, wait=False)
         ("sys.exit(3)", 3, ""),
         ("1 / 0", 1, "ZeroDivisionError"),
         ("import signal; signal.raise_signal(signal.SIGINT)", -2, "KeyboardInterrupt"),
-        ("child = os.fork()\nif not child: assert state.wait() is None; os._exit(0)\nassert not os.wait()[1]", 0, ""),
+        (FORKS, 0, ""),
     ],
 )
 def test_a_program_that_ends_waits_for_its_last_checkpoint(tmp_path: Path, end: str, code: int, said: str) -> None:

@@ -7,14 +7,16 @@ Mohan et al., "CheckFreq: Frequent, Fine-Grained DNN Checkpointing", FAST 2021.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -26,16 +28,19 @@ T = TypeVar("T")
 
 @dataclass
 class _UnderWay:
-    """A save that was begun; `error` is looked at once its thread has ended."""
+    """A save that was begun; `error` is looked at once it is `done`."""
 
     path: Path
-    thread: threading.Thread | None = None
+    process: int
+    done: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    process: int = 0
+
+
+Job = Callable[[], None]
 
 
 class BackgroundSaves:
-    """Writes the checkpoints of one run, one at a time, each in a thread of its own.
+    """Writes the checkpoints of one run, one at a time, in a thread of its own.
 
     A program that ends in any way that Python sees (the end, an exception, `sys.exit`, Ctrl-C) waits for the one under
     way; one that is killed keeps the one before. An error that nobody asked for is a RuntimeWarning at the end.
@@ -44,7 +49,8 @@ class BackgroundSaves:
     def __init__(self) -> None:
         self._copies: dict[str, dict[str, torch.Tensor]] = {}
         self._held: list[_UnderWay] = []
-        weakref.finalize(self, _tell, self._held)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._works_in = 0  # the process whose thread takes the jobs
 
     def save(
         self,
@@ -70,13 +76,15 @@ class BackgroundSaves:
         self.wait()
         begun = checkpoint.prepare(folder, step, parts, facts, keep=keep, about=about)
         self._copies = {part: _copied(tensors, self._copies.get(part, {})) for part, tensors in parts.items()}
-        held = _UnderWay(begun.final, process=os.getpid())
-        # No daemon: the interpreter waits for it at its end.
-        held.thread = threading.Thread(
-            target=self._write, args=(held, begun.write, self._copies), name="gradledger-checkpoint", daemon=False
-        )
+        held = _UnderWay(begun.final, os.getpid())
+        if self._works_in != held.process:  # the first save, or the first after a fork
+            self._works_in, self._jobs = held.process, SimpleQueue()
+            weakref.finalize(self, _end, self._held, self._jobs)
+            # One for all saves: starting a thread waits until it runs, which takes long where all cores are busy. A
+            # daemon, since it never ends by itself: `_end` waits for what it does when the interpreter ends.
+            threading.Thread(target=_work, args=(self._jobs,), name="gradledger-checkpoint", daemon=True).start()
         self._held[:] = [held]
-        held.thread.start()
+        self._jobs.put(functools.partial(self._write, held, begun.write, self._copies))
         return held.path
 
     def wait(self) -> Path | None:
@@ -94,8 +102,7 @@ class BackgroundSaves:
         if held.process != os.getpid():  # a fork: the thread and its error are the parent's
             self._held.clear()
             return None
-        assert held.thread is not None
-        held.thread.join()
+        held.done.wait()
         self._held.clear()
         if held.error is not None:
             raise held.error
@@ -111,6 +118,15 @@ class BackgroundSaves:
             write(parts, _Inline())
         except BaseException as error:
             held.error = error
+        finally:
+            held.done.set()
+
+
+def _work(jobs: SimpleQueue[Job | None]) -> None:
+    """One job after the other, until None. A job holds whose it is: that is not collected before it is done."""
+    while (job := jobs.get()) is not None:
+        job()
+        del job
 
 
 class _Inline(Executor):
@@ -138,7 +154,13 @@ def _copied(tensors: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tens
     return copies
 
 
-def _tell(held: list[_UnderWay]) -> None:
+def _end(held: list[_UnderWay], jobs: SimpleQueue[Job | None]) -> None:
+    """Nobody saves any more, or the interpreter ends: wait, say what nobody asked for, let the thread go."""
     for one in held:
-        if one.error is not None and one.process == os.getpid():
-            warnings.warn(f"a checkpoint was not written, and nobody asked: {one.error}", RuntimeWarning, stacklevel=1)
+        if one.process != os.getpid():
+            return
+        one.done.wait()
+        error, one.error = one.error, None
+        if error is not None:
+            warnings.warn(f"a checkpoint was not written, and nobody asked: {error}", RuntimeWarning, stacklevel=1)
+    jobs.put(None)
