@@ -35,7 +35,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from gradledger.core.checkpoints import candidates, complaint
+from gradledger.core.checkpoints import candidates, complaint, step_of
 from gradledger.train import RunState, Shadow
 
 
@@ -103,7 +103,7 @@ def train(folder: Path, *, steps: int, every: int, say: int, background: bool = 
         if step % every == 0:
             done = state.wait()  # a save that is not waited for; None where each is
             if done is not None:
-                tell(say, "saved", int(done.name[5:17]))
+                tell(say, "saved", step_of(done))
             state.save(folder, step, wait=not background)
             if not background:
                 tell(say, "saved", step)
@@ -183,7 +183,7 @@ def main() -> int:
             counts["while_saving"] += any(folder.glob("*.tmp"))
             found = [path for path in candidates(folder) if complaint(path, deep=True) is None]
             counts["half"] += len(candidates(folder)) - len(found)
-            newest = max((int(path.name[5:17]) for path in found), default=0)
+            newest = max((step_of(path) for path in found), default=0)
             counts["lost"] += newest < safe
             again = run(folder, **size)
             counts["other_weights"] += not again or again[-1] != alone[-1]

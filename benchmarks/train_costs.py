@@ -139,17 +139,17 @@ def saves(rounds: int, quick: bool, goals: Goals) -> None:
             return statistics.median(a / b for a, b in zip(times[mine], times[theirs], strict=True))
 
         size = mebibytes(tensors)
-        synced_ms, alone_ms = against("ours", "synced"), against("ours", "alone")
+        to_synced, to_alone = against("ours", "synced"), against("ours", "alone")
         of_cpu = {name: 1e3 * statistics.median(values) for name, values in cpu.items()}
         took = {name: 1e3 * statistics.median(values) for name, values in times.items()}
         spent = f"{of_cpu['ours']:.1f} / {of_cpu['synced']:.1f}"
-        rows.append((size, f"{took['ours']:.1f}", f"{synced_ms:.2f}x", f"{alone_ms:.2f}x", spent))
+        rows.append((size, f"{took['ours']:.1f}", f"{to_synced:.2f}x", f"{to_alone:.2f}x", spent))
         stands = against("background", "alone")
         spent = f"{of_cpu['background']:.1f} / {of_cpu['alone']:.1f}"
         later.append((size, f"{took['background']:.2f}", f"{took['alone']:.2f}", f"{stands:.2f}x", spent))
         goals.at_most(f"stands still for a save of {size}, wait=False / safetensors alone", stands, 1.2)
         if width == 2048 or quick:
-            goals.at_most(f"save of {size}, RunState / safetensors and fsync", synced_ms, 1.2)
+            goals.at_most(f"save of {size}, RunState / safetensors and fsync", to_synced, 1.2)
     head = ("save ms", "ours / safetensors+fsync", "ours / safetensors", "CPU ms, ours / safetensors+fsync")
     table(rows, ("model and Adam", *head))
     head = ("wait=False ms", "safetensors ms", "wait=False / safetensors", "CPU ms in all")
