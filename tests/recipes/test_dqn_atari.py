@@ -149,6 +149,23 @@ def test_frames_are_four_a_step_on_atari(tmp_path: Path) -> None:
     assert told["input_shape"] == [8, 4, 84, 84]
 
 
+def test_a_finished_run_is_scored_under_sticky_actions_too(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    assert dqn_atari.main([*options(PONG), "--no-pictures", "--out", out]) == 0
+    told = json.loads((tmp_path / "run" / "record.json").read_text())
+    weights = (tmp_path / "run" / "final.safetensors").read_bytes()
+    assert "evaluation_sticky" not in told
+    assert dqn_atari.main(["--resume", "--out", out, "--eval-sticky", "0.25", "--eval-episodes", "2"]) == 0
+    again = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (tmp_path / "run" / "final.safetensors").read_bytes() == weights
+    plain, sticky = again["evaluation"], again["evaluation_sticky"]
+    assert plain["environment"]["repeat_action_probability"] == 0.0
+    assert sticky["environment"]["repeat_action_probability"] == 0.25
+    assert again["training_environment"] == told["training_environment"]
+    assert len(plain["returns"]) == len(sticky["returns"]) == 2
+    assert again["completed"]["evaluated_episode"] == 4
+
+
 def test_the_target_moves_only_at_syncs_shares_nothing_and_gets_no_gradient(tmp_path: Path) -> None:
     run = Run(Args(**CARTPOLE, out=tmp_path))
     tmp_path.mkdir(exist_ok=True)
@@ -237,6 +254,10 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
 def test_options_that_cannot_be_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"batch=0, learning_rate=-1\.0"):
         train(Args(batch=0, learning_rate=-1.0, out=tmp_path))
+    with pytest.raises(UsageError, match=r"eval_sticky=1\.5"):
+        train(Args(env="pong", eval_sticky=1.5, out=tmp_path))
+    with pytest.raises(UsageError, match=r"eval_sticky=0\.25 for CartPole-v1, wanted a game of ALE"):
+        train(Args(**{**CARTPOLE, "eval_sticky": 0.25}, out=tmp_path))
     (tmp_path / "metrics.csv").write_text("x")
     with pytest.raises(UsageError, match="a folder with a run in it"):
         train(Args(out=tmp_path))

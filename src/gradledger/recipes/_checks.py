@@ -16,7 +16,7 @@ def check_numbers(args: Any, *, counts: Sequence[str], positive: Sequence[str], 
     """Check fields of an Args by name.
 
     Args:
-        counts: at least 1 (a word such as "auto" passes). positive: above 0. shares: from 0 to 1.
+        counts: at least 1 (a word such as "auto" passes). positive: above 0. shares: from 0 to 1, or None.
 
     Raises:
         UsageError: names every field that is out of range, with its value.
@@ -26,7 +26,8 @@ def check_numbers(args: Any, *, counts: Sequence[str], positive: Sequence[str], 
     wrong += [f"{name}={values[name]}" for name in positive if not values[name] > 0]
     if wrong:
         raise refused(", ".join(wrong), "numbers above 0", "correct these options, see --help")
-    outside = [f"{name}={values[name]}" for name in shares if not 0.0 <= values[name] <= 1.0]
+    given = [name for name in shares if values[name] is not None]
+    outside = [f"{name}={values[name]}" for name in given if not 0.0 <= values[name] <= 1.0]
     if outside:
         raise refused(", ".join(outside), "numbers from 0 to 1", "correct these options, see --help")
 

@@ -71,8 +71,14 @@ def check(args: Args) -> None:
         "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
         "eval_episodes log_every checkpoint_every threads learning_starts"
     )
-    shares = "gamma sticky epsilon_first epsilon_last eval_epsilon priority priority_correction"
+    shares = "gamma sticky epsilon_first epsilon_last eval_epsilon eval_sticky priority priority_correction"
     check_numbers(args, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
+    if args.eval_sticky is not None and not args.is_atari:
+        raise refused(
+            f"eval_sticky={args.eval_sticky} for {args.env}",
+            "a game of ALE: only its emulator repeats actions",
+            "leave --eval-sticky out",
+        )
     if args.learning_starts >= args.total_steps:
         raise refused(
             f"learning_starts={args.learning_starts} of total_steps={args.total_steps}: no update would be made",

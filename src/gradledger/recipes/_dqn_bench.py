@@ -30,7 +30,8 @@ import torch
 from gradledger.core.errors import GradledgerError, UsageError
 from gradledger.recipes import _dqn_state, _machine
 from gradledger.recipes._checks import check_device
-from gradledger.recipes.dqn_atari import Args, Run, score
+from gradledger.recipes._dqn_score import score
+from gradledger.recipes.dqn_atari import Args, Run
 from gradledger.rl.explore import random_actions
 
 FORMAT = "gradledger-bench-dqn/1"

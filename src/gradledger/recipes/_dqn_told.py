@@ -82,19 +82,19 @@ def config(run: Run) -> dict[str, Any]:
     }
 
 
-def record(run: Run, scored: Evaluation, drawn: dict[str, str | None]) -> dict[str, Any]:
-    """Everything that a reader needs to repeat or to doubt the run. drawn: what `pictures` returned."""
+def record(
+    run: Run, scored: Evaluation, sticky: Evaluation | None, drawn: dict[str, str | None]
+) -> dict[str, Any]:
+    """Everything that a reader needs to repeat or to doubt the run. sticky: the second evaluation, where one was asked
+    for. drawn: what `pictures` returned."""
     return {
         **config(run),
         "completed": run.counters.state(),
         "configured_maximum_steps": run.args.total_steps,
         "training_environment": run.lanes.settings,
         "returns_of_the_last_episodes": list(run.returns),
-        "evaluation": {
-            **scored.record(),
-            "interval_95": _statistics.spread(scored.returns).interval_95,
-            "interval": "Student's t over the episodes of one network; over training seeds it is another",
-        },
+        "evaluation": evaluation(scored),
+        **({} if sticky is None else {"evaluation_sticky": evaluation(sticky)}),
         "parameters": sum(parameter.numel() for parameter in run.online.parameters()),
         "seconds": {part: round(spent, 3) for part, spent in run.clock.spent.items()},
         "process_peak_bytes": _machine.peak_bytes(),
@@ -102,6 +102,15 @@ def record(run: Run, scored: Evaluation, drawn: dict[str, str | None]) -> dict[s
         "failed_checkpoints": run.failed_checkpoints,
         "input_shape": [run.args.batch, *([run.stack] if run.stack > 1 else []), *run.replay.spec.observation_shape],
         "pictures": drawn,  # file -> why it is not there, or null
+    }
+
+
+def evaluation(scored: Evaluation) -> dict[str, Any]:
+    """An evaluation in the record, with the interval of its mean."""
+    return {
+        **scored.record(),
+        "interval_95": _statistics.spread(scored.returns).interval_95,
+        "interval": "Student's t over the episodes of one network; over training seeds it is another",
     }
 
 

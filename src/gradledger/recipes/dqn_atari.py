@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradledger import rl
-from gradledger.recipes import _dqn_begin, _dqn_state, _dqn_told, _folder, _games, _main, _statistics
+from gradledger.recipes import _dqn_begin, _dqn_score, _dqn_state, _dqn_told, _folder, _games, _main, _statistics
 from gradledger.recipes._clock import Clock
 from gradledger.recipes._command_line import option
 from gradledger.recipes._progress import Progress
@@ -114,6 +114,7 @@ class Args:
 
     eval_episodes: int = option(30, "episodes of the last evaluation")
     eval_epsilon: float = option(0.01, "exploration during evaluation")
+    eval_sticky: float | None = option(None, "a second evaluation under this probability of a repeated action (Atari)")
     log_every: int = option(2_000, "steps between rows of metrics.csv")
     checkpoint_every: int = option(50_000, "steps between checkpoints")
     pictures: bool = option(True, "draw curves.png, film.gif and strip.png")
@@ -308,30 +309,6 @@ class Run:
                 mine.grad = None
 
 
-# ------------------------------------------------------------------------------------------------------------ Evaluate
-
-
-def score(run: Run) -> rl.Evaluation:
-    """Play the configured episodes in an environment of its own, seeds that training never used."""
-    episodes = run.args.eval_episodes
-    lanes_count = max(count for count in range(1, 11) if episodes % count == 0)
-    lanes = _dqn_state.environment(run.args, lanes=lanes_count, rng_seed=seed.derived(run.args.rng_seed, "evaluation"))
-    with run.clock("evaluation"):
-        scored = rl.evaluate(
-            run.greedy,
-            lanes,
-            episodes_per_lane=episodes // lanes_count,
-            stack=run.stack,
-            epsilon=run.args.eval_epsilon,
-            rng_seed=run.args.rng_seed,
-            film=run.args.pictures and run.args.is_atari,
-        )
-    lanes.close()
-    run.counters.evaluated_episode += episodes
-    run.scalars.write({"return/evaluation": scored.mean}, env_step=run.counters.env_step)
-    return scored
-
-
 # ---------------------------------------------------------------------------------------------------------------- Save
 
 
@@ -373,11 +350,14 @@ def loop(run: Run) -> None:
 def finish(run: Run) -> dict[str, Any]:
     """Evaluate, and write what a finished run leaves."""
     print(f"evaluates {run.args.eval_episodes} episodes at {run.counters.env_step} steps", flush=True)
-    scored = score(run)
+    scored = _dqn_score.score(run)
+    sticky = None if run.args.eval_sticky is None else _dqn_score.score(run, sticky=run.args.eval_sticky)
     _dqn_state.leave(run)
-    told = _dqn_told.record(run, scored, _dqn_told.pictures(run, scored))
+    told = _dqn_told.record(run, scored, sticky, _dqn_told.pictures(run, scored))
     _folder.write_json(run.args.out / _folder.RECORD, told)
     print(f"{told['kind']}\nreturn {_statistics.shown(scored.returns)} episodes -> {run.args.out}", flush=True)
+    if sticky is not None:
+        print(f"return {_statistics.shown(sticky.returns)} episodes, sticky {run.args.eval_sticky:g}", flush=True)
     return told
 
 
@@ -391,7 +371,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
         name="dqn_atari",
         recipe=RECIPE,
         description=__doc__ or "",
-        free=("total_steps", "eval_episodes"),
+        free=("total_steps", "eval_episodes", "eval_sticky"),
         prog=prog,
     )
 
