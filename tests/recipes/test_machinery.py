@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,3 +244,24 @@ def test_a_file_written_by_others_gets_the_mode_that_the_umask_leaves(tmp_path: 
     with pytest.raises(OSError, match="full"), usual_mode(tmp_path / "other"):
         raise OSError(28, "full")
     assert not (tmp_path / "other").exists()
+
+
+def test_freed_memory_stays_with_the_process() -> None:
+    """Five blocks of 8 MB, freed together: without the call each round pays for 600 pages and more."""
+    program = """
+import resource, torch
+from gradledger.recipes._memory import keep_freed
+kept = keep_freed()
+def work():
+    blocks = [torch.ones(2_000_000) for _ in range(5)]
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3): work()
+before = faults()
+for _ in range(10): work()
+print(kept, faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    assert kept == str(platform.libc_ver()[0] == "glibc")
+    assert kept == "False" or int(faults) < 300

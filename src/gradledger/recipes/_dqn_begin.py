@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gradledger.recipes import _dqn_state, _dqn_told, _folder, _games, _machine
+from gradledger.recipes import _dqn_state, _dqn_told, _folder, _games, _machine, _memory
 from gradledger.recipes._checks import check_device, check_numbers, make_folder, refused
 from gradledger.recipes._tensorboard import Scalars
 from gradledger.recipes._threads import Calibration, calibrate
@@ -59,6 +59,19 @@ def begin(make: Callable[[Args], Run], args: Args, saved: checkpoint.Checkpoint 
     _folder.write_json(args.out / _folder.ENVIRONMENT, run.lanes.settings)
     run.clock.spent["setup"] = run.clock.spent.get("setup", 0.0) + time.perf_counter() - began
     return run
+
+
+def settle(args: Args) -> None:
+    """Make the process fit for such a run: threads, memory, random states.
+
+    Raises:
+        UsageError: see `check`.
+    """
+    args.check()
+    if args.threads != "auto":
+        torch.set_num_threads(args.threads)
+    _memory.keep_freed()
+    seed.seed_all(args.rng_seed)
 
 
 def check(args: Args) -> None:

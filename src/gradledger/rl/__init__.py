@@ -28,6 +28,7 @@ from gradledger.rl.simulators import GymSimulator as GymSimulator
 from gradledger.rl.simulators import GymSpec as GymSpec
 from gradledger.rl.simulators import Simulator as Simulator
 from gradledger.rl.stack import FrameStack as FrameStack
+from gradledger.rl.stack import channels_last as channels_last
 from gradledger.rl.transition import Batch as Batch
 from gradledger.rl.transition import Episode as Episode
 from gradledger.rl.transition import Step as Step

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 
@@ -36,3 +38,19 @@ class FrameStack:
     def load_state(self, frames: NDArray[Any]) -> None:
         """Take over what `state` returned."""
         self._frames[...] = frames
+
+
+def channels_last(frames: torch.Tensor) -> torch.Tensor:
+    """(B, S, H, W) -> the same with the frames of a pixel side by side in memory, as a convolution is fastest on.
+
+    What `frames.contiguous(memory_format=torch.channels_last)` gives. Four frames of bytes in a processor's memory, the
+    usual case, become the bytes of one integer a pixel, in less than half of the time.
+    """
+    whole = frames.dtype == torch.uint8 and frames.device.type == "cpu" and frames.is_contiguous()
+    if not (whole and frames.dim() == 4 and frames.shape[1] == 4 and sys.byteorder == "little"):
+        return frames.contiguous(memory_format=torch.channels_last)
+    pixels = frames[:, 3].to(torch.int32)
+    for earlier in (2, 1, 0):
+        pixels <<= 8
+        pixels |= frames[:, earlier]
+    return pixels.view(torch.uint8).view(*pixels.shape, 4).permute(0, 3, 1, 2)
