@@ -99,6 +99,7 @@ def test_the_sweeps_gradients_equal_the_monolithic_ones_on_a_fixed_batch(dtype: 
 
 
 RANKED = {**CARTPOLE, "dueling": True, "priority": 0.6, "total_steps": 900}
+RANKED |= {"learning_rate_last": 1e-5, "learning_rate_steps": 800}
 
 
 @pytest.mark.parametrize("settings", [CARTPOLE, PONG, RANKED], ids=["cartpole", "pong", "ranked"])
@@ -232,6 +233,21 @@ def test_updates_that_share_a_look_ahead_are_those_made_one_by_one(due: int, tmp
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     for run in runs:
         run.lanes.close()
+
+
+def test_the_learning_rate_falls_on_a_line_of_environment_steps(tmp_path: Path) -> None:
+    line = {"learning_rate": 1e-3, "learning_rate_last": 2e-4, "learning_rate_steps": 1_000}
+    run = Run(Args(**{**CARTPOLE, **line}, out=tmp_path))
+    used = []
+    step = run.optimizer.step
+    run.optimizer.step = lambda: used.append((run.counters.env_step, run.optimizer.param_groups[0]["lr"])) or step()
+    while run.counters.env_step < 1_200:
+        run.tick()
+    assert len(used) > 300
+    for env_step, rate in used:
+        assert rate == pytest.approx(1e-3 - 8e-4 * min(env_step, 1_000) / 1_000)
+    assert used[-1][1] == pytest.approx(2e-4)
+    run.lanes.close()
 
 
 def test_a_prioritised_update_is_the_one_worked_out_from_its_batch(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gradledger.recipes import _dqn_state, _dqn_told, _folder, _games, _machine,
 from gradledger.recipes._checks import check_device, check_numbers, make_folder, refused
 from gradledger.recipes._tensorboard import Scalars
 from gradledger.recipes._threads import Calibration, calibrate
-from gradledger.rl import Batch
+from gradledger.rl import Batch, LinearSchedule
 from gradledger.train import checkpoint, seed
 
 if TYPE_CHECKING:
@@ -74,6 +74,15 @@ def settle(args: Args) -> None:
     seed.seed_all(args.rng_seed)
 
 
+def schedules(args: Args) -> tuple[LinearSchedule, LinearSchedule]:
+    """Exploration and learning rate over environment steps."""
+    last = args.learning_rate if args.learning_rate_last is None else args.learning_rate_last
+    return (
+        LinearSchedule(args.epsilon_first, args.epsilon_last, args.epsilon_steps),
+        LinearSchedule(args.learning_rate, last, args.learning_rate_steps),
+    )
+
+
 def check(args: Args) -> None:
     """Refuse what cannot run.
 
@@ -82,9 +91,10 @@ def check(args: Args) -> None:
     """
     counts = (
         "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
-        "eval_episodes log_every checkpoint_every threads learning_starts"
+        "eval_episodes log_every checkpoint_every threads learning_starts learning_rate_steps"
     )
     shares = "gamma sticky epsilon_first epsilon_last eval_epsilon eval_sticky priority priority_correction"
+    shares += " learning_rate_last"
     check_numbers(args, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
     if args.eval_sticky is not None and not args.is_atari:
         raise refused(

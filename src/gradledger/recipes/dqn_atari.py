@@ -104,6 +104,8 @@ class Args:
     priority_correction: float = option(0.5, "exponent of its importance weights, 0 to 1")
     target_sync: int = option(2_000, "steps between copies into the target network")
     learning_rate: float = option(1e-4, "learning rate of Adam")
+    learning_rate_last: float | None = option(None, "what it falls to on a line; none: it stays")
+    learning_rate_steps: int = option(260_000, "steps from the start to the end of that line")
     adam_epsilon: float = option(1e-8, "epsilon of Adam")
     clip: float = option(10.0, "the global gradient norm is clipped at this")
     seed_scale: Literal[1, 2] = option(2, "factor on the Huber loss and so on every gradient")
@@ -202,7 +204,7 @@ class Run:
         make = Sweep if args.engine == "sweep" else PlainBackward
         self.engine: GradientEngine = make(self.compute, loss_of(args, self.errors))
         self.replay = _dqn_state.replay(args, simulator, stack=self.stack)
-        self.schedule = rl.LinearSchedule(args.epsilon_first, args.epsilon_last, args.epsilon_steps)
+        self.schedule, self.rates = _dqn_begin.schedules(args)
         self.rng = {name: seed.generator(args.rng_seed, name) for name in ("actions", "replay")}
         self.counters = rl.Counters()
         self.returns: deque[float] = deque(maxlen=100)
@@ -308,6 +310,7 @@ class Run:
             with torch.no_grad():
                 next_online = self.compute(following).float() if args.double else None
             target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
+            self.optimizer.param_groups[0]["lr"] = self.rates.at(self.counters.env_step)
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.engine.backward(states, (batch.action, target, batch.weight))
             self.collect_gradients()

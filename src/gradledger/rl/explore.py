@@ -29,7 +29,7 @@ class LinearSchedule:
             )
 
     def at(self, env_step: int) -> float:
-        """Epsilon after `env_step` counted steps."""
+        """The value after `env_step` counted steps."""
         share = min(env_step / self.steps, 1.0)
         return self.first + share * (self.last - self.first)
 
