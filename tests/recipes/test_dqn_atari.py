@@ -328,6 +328,20 @@ def test_presets_say_what_the_source_says() -> None:
     assert (seed.double, seed.n_step, seed.seed_scale, seed.update_every) == (False, 1, 2, 4)
     assert (smoke.total_steps, smoke.replay, smoke.learning_starts, smoke.target_sync) == (3_000, 2_000, 500, 500)
     assert (fast.double, fast.n_step, fast.update_every, fast.epsilon_last) == (True, 3, 1, 0.02)
+    # The setting of docs/results/dqn_pong.md: another one needs runs of its own.
+    assert PRESETS["pong-hour"] == {
+        "total_steps": 260_000,
+        "double": True,
+        "initial": "he",
+        "n_step": 5,
+        "priority": 0.5,
+        "update_every": 2,
+        "target_sync": 1_000,
+        "learning_rate": 2.5e-4,
+        "learning_rate_last": 2e-5,
+        "learning_rate_steps": 220_000,
+        "epsilon_last": 0.01,
+    }
 
 
 def test_breakout_runs_unchanged(tmp_path: Path) -> None:

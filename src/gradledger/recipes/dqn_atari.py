@@ -41,6 +41,7 @@ from gradledger import rl
 from gradledger.recipes import _dqn_begin, _dqn_score, _dqn_state, _dqn_told, _folder, _games, _main, _statistics
 from gradledger.recipes._clock import Clock
 from gradledger.recipes._command_line import option
+from gradledger.recipes._dqn_presets import PRESETS as PRESETS
 from gradledger.recipes._progress import Progress
 from gradledger.recipes._registry import Recipe
 from gradledger.recipes._stop import StopWish
@@ -54,6 +55,7 @@ RECIPE = Recipe(
         "smoke": "3,000 steps, about a minute: a plumbing test that shows that the parts fit, no agent",
         "seed": "400,000 steps, one update every 4, plain DQN: the setting of the specification",
         "pong-fast": "double, 3-step returns, one update a step: meant to learn Pong in few steps",
+        "pong-hour": "He's start, 5-step returns, priorities, falling rate: Pong in about an hour of one core",
     },
     default_preset="seed",
     extra="rl",
@@ -131,21 +133,6 @@ class Args:
         """Whether it is a ROM of ale-py, seen as frames, or a gymnasium environment, seen as vectors."""
         return _games.is_rom(self.env)
 
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "seed": {},
-    "smoke": {
-        "total_steps": 3_000,
-        "replay": 2_000,
-        "learning_starts": 500,
-        "target_sync": 500,
-        "epsilon_steps": 2_000,
-        "eval_episodes": 2,
-        "log_every": 500,
-        "checkpoint_every": 1_500,
-    },
-    "pong-fast": {"double": True, "n_step": 3, "update_every": 1},
-}
 
 # -------------------------------------------------------------------------------------------------------------- Blocks
 
