@@ -54,7 +54,7 @@ def learn(initial: str, given: argparse.Namespace) -> None:
         print(f"{initial:<6} spread over states after each block: {', '.join(spreads)}", flush=True)
         began = time.process_time()
         for update in range(1, given.updates + 1):
-            run.updates(1)
+            run.update()
             if update % EVERY == 0:
                 run.target.sync()
                 loss = run.sums["loss"] / run.sums["updates"]

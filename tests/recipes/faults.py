@@ -41,7 +41,8 @@ class Fault:
     WORDS. at: lines to be named by a text in them, beside the marked ones. also: codes that are true as well. resumes:
     the program runs to the half, and goes on from the checkpoint. neighbour: the file beside the recipe that is edited
     instead of it. related: the planted line stands among the related ones of the finding, whose own line is another
-    that takes part (the training call of a network in eval mode)."""
+    that takes part (the training call of a network in eval mode). named_in: the file beside the recipe in which the
+    texts of `at` stand, where it is not the file that is edited."""
 
     name: str
     code: str | None
@@ -52,11 +53,17 @@ class Fault:
     resumes: bool = False
     neighbour: str = ""
     related: bool = False
+    named_in: str = ""
 
     @property
     def file(self) -> str:
         """Name of the file in which the fault lies."""
         return self.neighbour or "recipe.py"
+
+    @property
+    def named(self) -> str:
+        """Name of the file that the finding names."""
+        return self.named_in or self.file
 
 
 TARGET = """            with torch.no_grad():
@@ -232,6 +239,7 @@ FAULTS: tuple[Fault, ...] = (
         ((MLP, DROPOUT),),
         "--total-steps 180",  # the evaluation comes while every iteration is watched in full
         at=("scored = rl.evaluate(",),
+        named_in="_dqn_score.py",
     ),
     Fault("trains in eval mode", "GL-E02", ((MLP, DROPOUT), (GREEDY, marked(EVAL) + GREEDY)), related=True),
 )
@@ -250,6 +258,8 @@ def plant(fault: Fault, recipe: Path = RECIPE) -> tuple[str, frozenset[int]]:
             raise LookupError(f"fault '{fault.name}': {source.count(old)} times in {path.name}, not once:\n{old}")
         source = source.replace(old, new)
     lines = source.splitlines()
+    if fault.named_in:
+        lines = recipe.with_name(fault.named_in).read_text(encoding="utf-8").splitlines()
     named = {i for i, line in enumerate(lines, 1) if MARK in line or any(text in line for text in fault.at)}
     if fault.code and not named:
         raise LookupError(f"fault '{fault.name}': no line to be named")

@@ -209,32 +209,6 @@ def test_a_state_of_one_frame_is_seen_by_a_network_of_one_channel(tmp_path: Path
     run.lanes.close()
 
 
-@pytest.mark.parametrize("due", [1, 2, 5])
-def test_updates_that_share_a_look_ahead_are_those_made_one_by_one(due: int, tmp_path: Path) -> None:
-    """The same batches in the same order, and the target's values of each as if it were asked for it alone."""
-    runs = [Run(Args(**PONG, out=tmp_path)) for _ in range(2)]
-    for run in runs:
-        while run.counters.env_step < 80:
-            run.tick()
-    together, alone = runs
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    learn = together.learn
-    together.learn = lambda batch, ahead: seen.append((batch, ahead)) or learn(batch, ahead)
-    together.updates(due)
-    assert len(seen) == due
-    for batch, (following, values) in seen:
-        mine = alone.draw()
-        assert torch.equal(batch.slot, mine.slot)
-        assert torch.equal(following, mine.next_state)
-        torch.testing.assert_close(values, alone.target.model(mine.next_state), rtol=1e-5, atol=1e-6)
-        alone.learn(mine)
-    assert together.counters.optimizer_step == alone.counters.optimizer_step == due
-    for one, other in zip(together.online.parameters(), alone.online.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    for run in runs:
-        run.lanes.close()
-
-
 def test_the_learning_rate_falls_on_a_line_of_environment_steps(tmp_path: Path) -> None:
     line = {"learning_rate": 1e-3, "learning_rate_last": 2e-4, "learning_rate_steps": 1_000}
     run = Run(Args(**{**CARTPOLE, **line}, out=tmp_path))
@@ -259,7 +233,7 @@ def test_a_prioritised_update_is_the_one_worked_out_from_its_batch(tmp_path: Pat
     sample = run.replay.sample
     run.replay.sample = lambda *words, **named: drawn.append(sample(*words, **named)) or drawn[-1]
     net = copy.deepcopy(run.online)
-    run.updates(1)
+    run.update()
     batch = drawn[0]
     assert batch.weight.min() < batch.weight.max() == 1
     after = batch.next_state

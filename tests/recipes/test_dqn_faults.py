@@ -39,7 +39,7 @@ def test_a_planted_fault_is_found_at_its_line(fault: faults.Fault, audited: dict
     named = mine[0]["related_lines"] if fault.related else [mine[0]["line"]]
     assert lines & set(named), mine
     assert mine[0]["severity"] in ("error", "warning")
-    assert Path(mine[0]["file"]).name == fault.file
+    assert Path(mine[0]["file"]).name == fault.named
     assert {finding["code"] for finding in told["findings"]} <= {fault.code} | fault.also, told["findings"]
 
 

@@ -240,9 +240,8 @@ class Run:
                 actions = random_actions(args.lanes, self.lanes.simulator.actions, self.rng["actions"])
         frames, starts = self.lanes.frames, self.lanes.starts
         self.lanes.send(actions)
-        if learning:
-            due = (before - args.learning_starts) // args.update_every + 1
-            self.updates(due - counters.optimizer_step)
+        while learning and counters.optimizer_step < (before - args.learning_starts) // args.update_every + 1:
+            self.update()
         with self.clock("environment"):
             step = self.lanes.receive()
         with self.clock("replay"):
@@ -258,43 +257,23 @@ class Run:
         if before // args.log_every != counters.env_step // args.log_every:
             _dqn_told.metrics(self)
 
-    def updates(self, due: int) -> None:
-        """So many batches out of the replay, and a step of Adam on each.
-
-        Two at a time are drawn and looked at by the target network: it stands still meanwhile, and so reads its weights
-        once for both. Priorities are other after each step, so there batches are drawn one by one.
-        """
-        together = 1 if self.args.priority else 2
-        while due > 0:
-            batches = [self.draw() for _ in range(min(due, together))]
-            for batch, ahead in zip(batches, self.ahead(batches), strict=True):
-                self.learn(batch, ahead)
-                if self.args.priority:
-                    self.replay.prioritise(batch.slot, *self.errors)
-            due -= len(batches)
-
-    def draw(self) -> rl.Batch:
-        """One batch out of the replay."""
+    def update(self) -> None:
+        """One batch out of the replay, and one step of Adam on it."""
         args, rng = self.args, self.rng["replay"]
         with self.clock("batch"):
-            return self.replay.sample(args.batch, rng, correction=args.priority_correction).to(args.device)
+            batch = self.replay.sample(args.batch, rng, correction=args.priority_correction).to(args.device)
+        self.learn(batch)
+        if args.priority:
+            self.replay.prioritise(batch.slot, *self.errors)
 
-    def ahead(self, batches: Sequence[rl.Batch]) -> list[tuple[Tensor, Tensor]]:
-        """For each batch its next states, as the network wants them, and their (B, A) float32 values in the target."""
-        with self.clock("batch"):
-            following = [self.inputs(batch.next_state) for batch in batches]
-        with self.clock("update"), torch.no_grad():
-            values = self.target.model(torch.cat(following) if len(following) > 1 else following[0]).float()
-        return list(zip(following, values.split([len(one) for one in following]), strict=True))
-
-    def learn(self, batch: rl.Batch, ahead: tuple[Tensor, Tensor] | None = None) -> None:
-        """One step of Adam: clear, target, backward, clip, step. ahead: what `ahead` has for this batch."""
+    def learn(self, batch: rl.Batch) -> None:
+        """One step of Adam: clear, target, backward, clip, step."""
         args = self.args
-        following, next_target = ahead or self.ahead([batch])[0]
         with self.clock("batch"):
-            states = self.inputs(batch.state)
+            states, following = self.inputs(batch.state), self.inputs(batch.next_state)
         with self.clock("update"):
             with torch.no_grad():
+                next_target = self.target.model(following).float()
                 next_online = self.compute(following).float() if args.double else None
             target = rl.td_target(batch.reward, batch.discount, next_target, next_online_q=next_online)
             self.optimizer.param_groups[0]["lr"] = self.rates.at(self.counters.env_step)
