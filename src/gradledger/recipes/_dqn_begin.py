@@ -93,8 +93,10 @@ def check(args: Args) -> None:
         "total_steps lanes max_episode_steps stack replay update_every batch n_step target_sync epsilon_steps "
         "eval_episodes log_every checkpoint_every threads learning_starts learning_rate_steps"
     )
-    shares = "gamma sticky epsilon_first epsilon_last eval_epsilon eval_sticky priority priority_correction"
-    shares += " learning_rate_last"
+    shares = (
+        "gamma sticky epsilon_first epsilon_last eval_epsilon eval_sticky priority priority_correction "
+        "learning_rate learning_rate_last"
+    )
     check_numbers(args, counts=counts.split(), positive=("learning_rate", "clip"), shares=shares.split())
     if args.eval_sticky is not None and not args.is_atari:
         raise refused(
