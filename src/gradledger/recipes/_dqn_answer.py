@@ -46,7 +46,7 @@ class Player:
         """(B, *shape) -> (B, A) Q-values. Of one frame a state, the axis of the frames may be left out."""
         inputs = torch.from_numpy(np.ascontiguousarray(states)).view(-1, *self.shape)
         if self.dtype == np.uint8:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            inputs = rl.channels_last(inputs)
         else:
             inputs = inputs.to(self.precision)
         with torch.no_grad():
