@@ -23,6 +23,24 @@ def test_called_names_are_those_of_plain_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "names", "owners"),
+    [
+        ("v = self.target.model(torch.cat(a) if len(a) > 1 else a[0])", ["model"], {"target"}),
+        ("v = target(cat(a), nn.functional.relu(b), F.one_hot(c), np.stack(d), math.sqrt(2))", ["target"], set()),
+        ("v = F.relu(nets.target(x))", ["target"], {"nets"}),
+        ("v = torch(x).target(y)", [], set()),
+    ],
+)
+def test_what_is_called_of_libraries_and_builtins_is_none_of_the_programs_names(
+    line: str, names: list[str], owners: set[str], tmp_path: Path
+) -> None:
+    heads = "import torch, math\nimport numpy as np\nfrom torch import cat, nn\nimport torch.nn.functional as F\n"
+    file = write(tmp_path, f"{heads}from models import nets, target\n{line}\n")
+    assert _code.called_names(file, 6) == names
+    assert _code.owners_called(file, 6) == owners
+
+
+@pytest.mark.parametrize(
     "text", ["self.target = self.online", "target = online", "a, target = b, online", "online = target = Net()"]
 )
 def test_aliases(tmp_path: Path, text: str) -> None:

@@ -6,7 +6,9 @@ Only whole files that events point to are read; a file that cannot be read or pa
 from __future__ import annotations
 
 import ast
+import builtins
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
@@ -20,6 +22,7 @@ _LAGGING = frozenset(
         "init", "prior", "sft",
     }
 )  # fmt: skip
+_LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
 _UPDATING = frozenset({"soft", "hard", "ema", "blend", "copy", "refresh", "track", "follow", "momentum"})
 _NO_UPDATE = frozenset({"copy", "deepcopy", "update"})  # of dictionaries, meters, bars
 _WRITES = frozenset(
@@ -51,36 +54,55 @@ def last_name(node: ast.expr) -> str:
 
 
 def called_names(file: str, line: int) -> list[str]:
-    """Last names of everything that is called in an expression on this line, in order."""
-    tree = parsed(file)
-    if tree is None:
-        return []
-    found: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            name = last_name(node.func)
-            if name and _pure(node.func):
-                found[name] = None
-    return list(found)
+    """Last names of what is called in an expression on this line, in order: the program's own, `torch.cat` and `len`
+    are none of them."""
+    return list(dict.fromkeys(name for name in map(last_name, _called(file, line)) if name))
 
 
 def owners_called(file: str, line: int) -> set[str]:
     """Names on the way to what is called on this line: `self.target.model(x)` -> {"target"}."""
-    tree = parsed(file)
     found: set[str] = set()
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno) and _pure(node.func):
-            part = node.func
-            while isinstance(part, (ast.Attribute, ast.Subscript)):
-                part = part.value
-                found.add(last_name(part))
+    for part in _called(file, line):
+        while isinstance(part, (ast.Attribute, ast.Subscript)):
+            part = part.value
+            found.add(last_name(part))
     return found - {"", "self", "cls"}
 
 
-def _pure(node: ast.expr) -> bool:
+def _called(file: str, line: int) -> list[ast.expr]:
+    """What is called on this line by a chain of names that begins with one of the program's own."""
+    tree = parsed(file)
+    if tree is None:
+        return []
+    others = _names_of_others(file)
+    return [
+        node.func
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        and _first_name(node.func) not in others
+    ]
+
+
+def _first_name(node: ast.expr) -> str:
+    """`self` of `self.nets["a"].model`, and "" for what begins with a call or a number."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@lru_cache(maxsize=64)
+def _names_of_others(file: str) -> frozenset[str]:
+    """"", builtins, and what a file imports from the standard library, torch and numpy, itself or a part of it."""
+    found = {"", *dir(builtins)}
+    tree = parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                whole = alias.name if isinstance(node, ast.Import) else "." * node.level + (node.module or "")
+                if whole.partition(".")[0] in _LIBRARIES:
+                    found.add(alias.asname or alias.name.partition(".")[0])
+    return frozenset(found)
 
 
 def aliases(file: str) -> Iterator[tuple[str, str, int]]:

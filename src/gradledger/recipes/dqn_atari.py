@@ -83,6 +83,7 @@ class Args:
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16: compute copy in bfloat16, weights and Adam in float32")
     device: str = option("cpu", "torch device of the networks")
     threads: int | Literal["auto"] = option(1, "torch threads; auto: timed on the update for two seconds, and recorded")
+    flush_denormal: bool = option(True, "numbers below 1.2e-38 count as 0: Intel's processors are slow on them")
 
     total_steps: int = option(400_000, "environment steps of the run")
     lanes: int = option(8, "environments in step")

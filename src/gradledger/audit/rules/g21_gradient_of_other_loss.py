@@ -12,9 +12,10 @@ without bound, and both losses look fine while it happens.
 ## How it is found
 At a step, tensors hold unused contributions of two reverse passes from different lines.  One of them fills this
 optimizer's tensors only; the other reaches a whole module of them on its way to all tensors of a second optimizer, by
-a forward call whose input came from there.
+a forward call whose input came from there.  Or one pass walks the sum of two such losses.
 
 ## Near misses
+- A sum in which the second loss compares with data, too: an adapter in front of a classifier, which learns from both.
 - Summed losses, or several losses of one optimizer over a shared trunk.
 - An encoder and a decoder with an optimizer each, both meant to learn from one loss: the encoder is called on data.
 - The critic's gradients are cleared after the actor's backward, or its parameters are frozen during it.
@@ -30,11 +31,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gradledger.audit import oracle
-from gradledger.audit._cycle import Path, fresh, loss_word, of_steps, optimizer_word, path_of
+from gradledger.audit._cycle import Path, assigned_word, fresh, loss_word, of_steps, optimizer_word, path_of
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, CallRef, Event, OracleExplained, Step
+from gradledger.core.events import Backward, CallRef, Comparison, Event, OracleExplained, Step, Term
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -43,9 +44,13 @@ RULE = Rule(
     "gradient lifecycle",
     "A step applies, beside its own loss's gradient, one that another network's loss left behind on its way through.",
 )
-LISTENS: tuple[type[Event], ...] = (Step,)
+LISTENS: tuple[type[Event], ...] = (Comparison, Step)
 PAIRS_KEPT = 256
 PASSES_LOOKED_AT = 16
+TERMS_LOOKED_AT = 16
+CALLS_KEPT = 256
+_MEETINGS = frozenset({"mul", "sub", "rsub"})  # of two outputs, no distance between them
+_ONE_NUMBER = frozenset({"ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "new_ones", "new_zeros"})
 
 
 @dataclass(slots=True)
@@ -56,14 +61,17 @@ class _Pair:
     other: int
     through: CallRef
     seen: int = 0
+    summed: Site | None = None  # the line that computes the other loss, where one pass walks both
 
 
 @dataclass(slots=True)
 class State:
-    """`steps`: of each optimizer; `pairs`: two passes together in one optimizer's gradients."""
+    """`steps`: of each optimizer; `pairs`: two passes, or two terms of one, together in one optimizer's gradients;
+    `judged`: the last calls of which the output was compared with data."""
 
     steps: dict[int, int] = field(default_factory=dict)
     pairs: dict[tuple[int, Path, Path], _Pair] = field(default_factory=dict)
+    judged: dict[int, None] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -71,12 +79,20 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, Comparison):
+        _note(state, event)
     if not isinstance(event, Step) or event.closure:
         return
     state.steps[event.optimizer] = state.steps.get(event.optimizer, 0) + 1
     if len(world.optimizers) < 2:
         return
-    mixed = {i for life in event.lives if not life.frozen and len(new := fresh(life.fills)) > 1 for i in new}
+    news = [fresh(life.fills) for life in event.lives if not life.frozen]
+    mixed = {i for new in news if len(new) > 1 for i in new}
+    alone = {new[0] for new in news if len(new) == 1}
+    if not mixed and len(alone) == 1:
+        whole = world.backward(alone.pop())
+        if whole is not None:
+            _sum(state, event, whole, world)
     if not 2 <= len(mixed) <= PASSES_LOOKED_AT:
         return
     passes = [b for b in (world.backward(i) for i in sorted(mixed)) if b is not None]
@@ -84,6 +100,35 @@ def update(state: State, event: Event, world: World) -> None:
         for own in passes:
             if own.backward != foreign.backward:
                 _pair(state, event, own, foreign, world)
+
+
+def _note(state: State, event: Comparison) -> None:
+    """Remember calls whose output is compared with data: with no other output, and not with one number throughout."""
+    if event.op in _MEETINGS:
+        return
+    for mine, other in ((event.left, event.right), (event.right, event.left)):
+        if not other.calls and other.op not in _ONE_NUMBER:
+            state.judged.update(dict.fromkeys(call.call for call in mine.calls))
+    while len(state.judged) > CALLS_KEPT:
+        del state.judged[next(iter(state.judged))]
+
+
+def _sum(state: State, step: Step, whole: Backward, world: World) -> None:
+    """One pass over a sum: whether one term is this optimizer's own, and another is another's, on its way through."""
+    key = (step.optimizer, path_of(whole.site), path_of(whole.site))
+    known = state.pairs.get(key)
+    if known is not None:
+        known.seen += 1
+        return
+    terms = [term for term in whole.terms if term.leaves][:TERMS_LOOKED_AT]
+    for foreign in terms:
+        for own in terms:
+            if own is not foreign and len(state.pairs) < PAIRS_KEPT:
+                found = _gone_through(step, own, foreign, whole.calls, world)
+                if found is not None and found[1].call not in state.judged:
+                    other, through = found
+                    state.pairs[key] = _Pair(own.site, whole.site, step, other, through, 1, foreign.site)
+                    return
 
 
 def _pair(state: State, step: Step, own: Backward, foreign: Backward, world: World) -> None:
@@ -94,26 +139,36 @@ def _pair(state: State, step: Step, own: Backward, foreign: Backward, world: Wor
     if known is not None:
         known.seen += 1
         return
+    if len(state.pairs) < PAIRS_KEPT:
+        found = _gone_through(step, own, foreign, foreign.calls, world)
+        if found is not None:
+            state.pairs[key] = _Pair(own.site, foreign.site, step, *found, 1)
+
+
+def _gone_through(
+    step: Step, own: Backward | Term, foreign: Backward | Term, calls: tuple[CallRef, ...], world: World
+) -> tuple[int, CallRef] | None:
+    """Another optimizer for whose tensors the foreign loss is, and the call by which it went through this one's; None
+    where the own loss trains others too."""
     held = world.optimizer(step.optimizer).tensors
-    trained_elsewhere = [t for t in own.leaves if t not in held and world.holders(t)]
-    if trained_elsewhere or len(state.pairs) >= PAIRS_KEPT:
-        return
+    if any(t not in held and world.holders(t) for t in own.leaves):
+        return None
     filled = set(foreign.leaves)
     for other in world.optimizers.values():
         rest = [t for t in other.tensors if t not in held and world.tensor(t).requires_grad]
         if other.ident == step.optimizer or not rest or not filled.issuperset(rest):
             continue
-        through = _passed_through(step.optimizer, foreign, world)
+        through = _passed_through(step.optimizer, filled, calls, world)
         if through is not None:
-            state.pairs[key] = _Pair(own.site, foreign.site, step, other.ident, through, 1)
-            return
+            return other.ident, through
+    return None
 
 
-def _passed_through(optimizer: int, foreign: Backward, world: World) -> CallRef | None:
+def _passed_through(optimizer: int, filled: set[int], calls: tuple[CallRef, ...], world: World) -> CallRef | None:
     """The forward call by which the foreign loss went through a module of this optimizer: all of its parameters were
     filled, and its input carried a graph."""
-    held, filled = world.optimizer(optimizer).tensors, set(foreign.leaves)
-    for call in foreign.calls:
+    held = world.optimizer(optimizer).tensors
+    for call in calls:
         made = world.call(call.call)
         if made is None or not made.inputs_need_grad:
             continue
@@ -129,7 +184,7 @@ def finish(state: State, world: World) -> list[Finding]:
         steps = state.steps.get(ident, 0)
         if pair.seen < 3 and not (pair.seen >= 2 and steps <= 3):
             continue
-        word, loss = optimizer_word(pair.step.site, world), loss_word(pair.foreign, world)
+        word, loss = optimizer_word(pair.step.site, world), _loss_of(pair, world)
         through = world.module_name(pair.through.module)
         meant = next(iter(world.owner_roots(next(iter(world.optimizer(pair.other).tensors)))), None)
         meant_for = f"`{world.module_name(meant)}`" if meant is not None else "another network"
@@ -141,8 +196,14 @@ def finish(state: State, world: World) -> list[Finding]:
             "applies it "
             f"together with the loss of line {pair.own.line}: in {pair.seen} of {of_steps(steps, ident, world)}.",
             f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
-            "backward",
-            related=distinct(pair.foreign, (pair.through.site, pair.step.site, pair.own)),
+            "backward"
+            if pair.summed is None
+            else f"walk the two losses apart, and {loss} with {through}.requires_grad_(False) while it is built and "
+            "walked",
+            related=distinct(
+                pair.foreign,
+                (*((pair.summed,) if pair.summed else ()), pair.through.site, pair.step.site, pair.own),
+            ),
             evidence={"steps": steps, "steps_with_both": pair.seen, "tensors": len(world.optimizer(ident).tensors)},
             count=pair.seen,
             subject=word,
@@ -150,6 +211,12 @@ def finish(state: State, world: World) -> list[Finding]:
         )
         findings.append(oracle.weigh(finding, world, ident, partial(_applied, pair.foreign.key(), world)))
     return findings
+
+
+def _loss_of(pair: _Pair, world: World) -> str:
+    if pair.summed is None:
+        return loss_word(pair.foreign, world)
+    return assigned_word(pair.summed, world) or f"the loss of line {pair.summed.line}"
 
 
 def _applied(line: tuple[str, int], world: World, event: OracleExplained) -> bool | None:
