@@ -11,8 +11,8 @@ from harness import watching
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from alone import alone
-from gradledger.core.events import BatchesCompared, SharedDataset, StoredDataChanged, WorkerGenerator
-from gradledger.ledger.probes import batches, fetches, loaders, subsets, workers
+from gradledger.core.events import BatchesCompared, SharedDataset, SharedPart, StoredDataChanged, WorkerGenerator
+from gradledger.ledger.probes import batches, fetches, loaders, parts, subsets, workers
 
 
 def test_the_share_between_batches_is_that_of_the_analysis_of_variance() -> None:
@@ -138,3 +138,59 @@ def test_a_subset_with_a_data_set_of_its_own_shares_nothing() -> None:
         for subset in kept:
             list(DataLoader(subset))
         assert watch.all(SharedDataset) == []
+
+
+class Blur:
+    """A transform with settings, and parts of its own."""
+
+    def __init__(self, *parts: object) -> None:
+        self.width, self.parts = 3, list(parts)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Seen(Stored):
+    """A data set with a transform."""
+
+    def __init__(self, transform: object) -> None:
+        super().__init__(False)
+        self.transform = transform
+
+
+def test_an_object_that_two_data_sets_hold() -> None:
+    inner = Blur()
+    with watching(loaders, parts) as watch:
+        left, right = Seen(Blur(inner)), Seen(Blur(inner))
+        one, other = DataLoader(left), DataLoader(right)
+        list(one)
+        (first,) = watch.all(SharedPart)
+        assert (first.attribute, first.kind, first.settings, first.holders) == ("parts", "Blur", (("width", "3"),), 2)
+        list(one)
+        assert len(watch.all(SharedPart)) == 1
+        inner.width = 5
+        list(other)
+        list(one)
+        assert [dict(e.settings)["width"] for e in watch.all(SharedPart)] == ["3", "5", "5"]
+        assert len({e.part for e in watch.all(SharedPart)}) == 1
+        del left, one
+        inner.width = 7
+        list(other)
+        assert len(watch.all(SharedPart)) == 3
+
+
+def test_of_what_two_data_sets_hold_stores_functions_and_subsets_are_no_shared_parts() -> None:
+    class Function(Seen):
+        def __getitem__(self, i: int) -> object:
+            return self.transform(super().__getitem__(i))  # type: ignore[operator]
+
+    data, x, noise = Stored(False), torch.rand(8, 2), torch.Generator()
+    with watching(loaders, parts) as watch:
+        kept = [Function(lambda v: v) for _ in range(2)]
+        for each in kept:
+            each.x, each.noise = x, noise  # type: ignore[attr-defined]
+            assert len(DataLoader(each, batch_size=4)) == 8
+            iter(DataLoader(each))
+        for each in random_split(data, [16, 16]):
+            list(DataLoader(each))
+    assert watch.all(SharedPart) == []

@@ -2,19 +2,23 @@
 
 ## What it is
 `Subset` and `random_split` do not copy: all parts hold the same data set object.  `val.dataset.transform = ...` sets
-the transform of the training part, too.
+the transform of the training part, too.  So does `val.transform.active = False` where two data sets were given one
+transform object, or one configuration.
 
 ## Why it matters
 The setting that comes last holds for everything: training runs without its augmentation, or validation with it.
 
 ## How it is found
 When a pass over one of several subsets of one data set begins, a setting was set anew since the subsets were made, and
-the program sets it by way of a subset; or it sets it by way of two subsets to different values.
+the program sets it by way of a subset; or it sets it by way of two subsets to different values.  Of an object that the
+data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
+of one of them, and the setting has that value in the passes over the other.
 
 ## Near misses
 - Shared data sets whose settings stay as they are.
 - A setting that is set before each pass, for that pass; the same setting for all parts.
 - A part that is given a data set of its own: `val.dataset = copy.copy(val.dataset)`.
+- A setting that both data sets want, such as the side of a tokenizer's padding, made by way of the training data.
 
 ## Fix
 Build two data set objects, one with each transform, and take `Subset(train_data, train_rows)` and
@@ -24,6 +28,7 @@ Build two data set objects, one with each transform, and take `Subset(train_data
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,7 +37,7 @@ from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, SharedDataset
+from gradledger.core.events import Event, LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -41,15 +46,24 @@ RULE = Rule(
     "data",
     "Two subsets share one data set object: a transform that is set for one of them holds for the other.",
 )
-LISTENS: tuple[type[Event], ...] = (SharedDataset,)
+LISTENS: tuple[type[Event], ...] = (LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step)
 KEPT = 200
+_HELD_OUT = re.compile(r"(^|_)(val|valid|validation|test|testing|eval|evaluation|dev|held|holdout)", re.IGNORECASE)
+_AUGMENTATION = re.compile(
+    r"aug|random|jitter|noise|flip|crop|erase|mix|shake|train|active|enabled|^p$|prob", re.IGNORECASE
+)
 
 
 @dataclass(slots=True)
 class State:
-    """Data sets that subsets share, by class."""
+    """Data sets that subsets share, by class; objects that data sets share; loaders that are trained on: the shuffled
+    ones, and that of the pass in which the first step comes."""
 
     seen: dict[str, list[SharedDataset]] = field(default_factory=dict)
+    parts: dict[int, list[SharedPart]] = field(default_factory=dict)
+    trained: set[int] = field(default_factory=set)
+    current: int | None = None
+    stepped: bool = False
 
 
 def init() -> State:
@@ -59,15 +73,32 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, SharedDataset) and len(state.seen) < KEPT:
         state.seen.setdefault(event.dataset, []).append(event)
+    elif isinstance(event, SharedPart) and len(state.parts) < KEPT:
+        state.parts.setdefault(event.part, []).append(event)
+    elif isinstance(event, LoaderMade) and event.shuffled and len(state.trained) < KEPT:
+        state.trained.add(event.loader)
+    elif isinstance(event, LoaderEpoch):
+        state.current = event.loader
+    elif isinstance(event, Step) and not state.stepped:
+        state.stepped = True
+        if state.current is not None:
+            state.trained.add(state.current)
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [
+    found = [
         finding
         for events in state.seen.values()
         for attribute in dict.fromkeys(name for event in events for name in event.settings)
         for finding in _judge(events, attribute)
     ]
+    told = {finding.site.key() for finding in found}
+    for shown in state.parts.values():
+        if not any(event.loader in state.trained for event in shown):
+            continue
+        for setting, _ in shown[0].settings:
+            found += [finding for finding in _judge_part(shown, setting) if finding.site.key() not in told]
+    return found
 
 
 def _judge(events: list[SharedDataset], attribute: str) -> list[Finding]:
@@ -85,10 +116,8 @@ def _judge(events: list[SharedDataset], attribute: str) -> list[Finding]:
         return []
     if not anew and len(parts) < 2:
         return []
-    functions = {enclosing_function(*place.key()) for place, *_ in places}
-    here = enclosing_function(*event.site.key())
-    if len(functions) > 1 or (here in functions and any(place.line > event.site.line for place, *_ in places)):
-        return []  # set where a pass begins, or after it
+    if _for_a_pass([place for place, *_ in places], event.site):
+        return []
     site, part, _, _ = places[-1]
     return [
         Finding(
@@ -106,22 +135,90 @@ def _judge(events: list[SharedDataset], attribute: str) -> list[Finding]:
     ]
 
 
+def _judge_part(events: list[SharedPart], setting: str) -> list[Finding]:
+    event = events[0]
+    values = {dict(later.settings).get(setting, "") for later in events}
+    files = dict.fromkeys(s.file for s in (event.site, *event.made))
+    places = [place for file in files for place in _set_by_way_of(file, event.attribute, setting)]
+    if len(values) > 1 or not places or any(again for *_, again in places):
+        return []  # set for a pass, not for a data set
+    site, part, value, _ = places[-1]
+    parts = {part for _, part, _, _ in places}
+    if value not in values or (len(parts) > 1 and len({value for _, _, value, _ in places}) == 1):
+        return []
+    if _for_a_pass([place for place, *_ in places], event.site) or not (len(parts) > 1 or _of_one(part, setting)):
+        return []
+    return [
+        Finding(
+            "D10",
+            "error",
+            site,
+            f"`{part}.{event.attribute}` is one `{event.kind}` that {event.holders} data sets hold: `{setting} = "
+            f"{value}`, set here, holds for all of them.",
+            f"give each data set a {event.kind} of its own: copy.deepcopy({event.attribute})",
+            related=distinct(site, (*(p[0] for p in places[:-1]), *event.made, event.site)),
+            evidence={"attribute": f"{event.attribute}.{setting}", "holders": event.holders, "value": value},
+            subject=f"{event.kind}.{setting}",
+            iteration=event.iteration,
+        )
+    ]
+
+
+def _of_one(part: str, setting: str) -> bool:
+    """Whether a setting made by way of one data set is meant for that one: for a held-out one, or augmentation."""
+    return bool(_HELD_OUT.search(part) or _AUGMENTATION.search(setting))
+
+
+def _for_a_pass(places: list[Site], begins: Site) -> bool:
+    """Whether a setting belongs to a pass: it is set in several functions, where a pass begins, or after it."""
+    functions = {enclosing_function(*place.key()) for place in places}
+    here = enclosing_function(*begins.key())
+    return len(functions) > 1 or (here in functions and any(place.line > begins.line for place in places))
+
+
+def _set_by_way_of(file: str, attribute: str, setting: str) -> Iterator[tuple[Site, str, str, bool]]:
+    """(line, data set, value, in a loop) of every `dataset.attribute.setting = plain value`; a value that is none
+    stands as "..."."""
+    for line, target, value, again in _assignments(file):
+        inner = target.value
+        while isinstance(inner, ast.Subscript) and not isinstance(getattr(inner.slice, "value", None), str):
+            inner = inner.value  # transform.transforms[0].p
+        if target.attr != setting or not isinstance(inner, ast.Attribute) or inner.attr != attribute:
+            continue
+        holder = inner.value
+        while isinstance(holder, ast.Attribute) and not isinstance(holder.value, ast.Name):
+            holder = holder.value
+        name = last_name(holder.value if isinstance(holder, ast.Attribute) else holder)
+        if isinstance(holder, ast.Attribute) and name in ("self", "cls"):
+            name = holder.attr
+        if name and name not in ("self", "cls"):
+            yield Site(file, line, ""), name, _plain(value), again
+
+
+def _plain(value: ast.expr) -> str:
+    try:
+        return repr(ast.literal_eval(value))
+    except (ValueError, TypeError, SyntaxError):
+        return "..."
+
+
 def _set_through_subsets(file: str, attribute: str) -> Iterator[tuple[Site, str, str, bool]]:
     """(line, subset, value, in a loop) of every `subset.dataset.attribute = value`."""
+    for line, target, value, again in _assignments(file):
+        if target.attr == attribute and isinstance(target.value, ast.Attribute) and target.value.attr == "dataset":
+            yield Site(file, line, ""), last_name(target.value.value), ast.dump(value), again
+
+
+def _assignments(file: str) -> Iterator[tuple[int, ast.Attribute, ast.expr, bool]]:
+    """(line, target, value, in a loop) of every assignment to an attribute, in the order of lines."""
     tree = parsed(file)
-    loops = [n for n in (ast.walk(tree) if tree is not None else ()) if isinstance(n, (ast.For, ast.While))]
-    lines = []
-    for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Assign):
-            continue
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    loops = [(n.lineno, n.end_lineno or n.lineno) for n in nodes if isinstance(n, (ast.For, ast.While))]
+    for node in sorted((n for n in nodes if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
         for target in node.targets:
-            if not isinstance(target, ast.Attribute) or target.attr != attribute:
-                continue
-            if isinstance(target.value, ast.Attribute) and target.value.attr == "dataset":
-                again = any(loop.lineno < node.lineno <= (loop.end_lineno or loop.lineno) for loop in loops)
-                lines.append((node.lineno, last_name(target.value.value), ast.dump(node.value), again))
-    for line, part, value, again in sorted(lines):
-        yield Site(file, line, ""), part, value, again
+            if isinstance(target, ast.Attribute):
+                again = any(first < node.lineno <= last for first, last in loops)
+                yield node.lineno, target, node.value, again
 
 
 def not_checked(state: State, world: World) -> str | None:

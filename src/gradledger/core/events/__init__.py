@@ -72,6 +72,9 @@ from gradledger.core.events._data import (
     SharedDataset as SharedDataset,
 )
 from gradledger.core.events._data import (
+    SharedPart as SharedPart,
+)
+from gradledger.core.events._data import (
     StoredDataChanged as StoredDataChanged,
 )
 from gradledger.core.events._data import (

@@ -97,6 +97,23 @@ class SharedDataset(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPart(Event):
+    """A pass of a loader begins over a data set that holds an object with settings, such as a transform, which the data
+    set of another loader holds, too: told of each data set, and when a setting has changed.  `part`: which object;
+    `attribute`: where it is kept; `kind`: its class; `settings`: (name, value as Python writes it) of the plain ones;
+    `holders`: data sets that hold it; `made`: where their loaders were made."""
+
+    KIND: ClassVar[str] = "shared_part"
+    loader: int
+    part: int
+    attribute: str
+    kind: str
+    settings: tuple[tuple[str, str], ...]
+    holders: int
+    made: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetExplained(Event):
     """How far the target of a regression (compared at `site`) is a function of the input, from the rows trained on.
 
