@@ -89,9 +89,15 @@ def test_one_at_a_time_and_the_last_stays(tmp_path: Path) -> None:
     assert [path.name[-1] for path in candidates(tmp_path)] == ["6", "5"]
     run.state.save(tmp_path, 7, wait=False)
     assert run.state.load(tmp_path).step == 7
+    run.step()
+    expected = [p.detach().clone() for p in run.net.parameters()]
+    run.state.save(tmp_path, 8, wait=False)
+    run.step()
+    run.state.load_weights(tmp_path)
+    assert all(torch.equal(p, e) for p, e in zip(run.net.parameters(), expected, strict=True))
 
 
-@pytest.mark.parametrize("ask", ["wait", "save", "save and wait", "load"])
+@pytest.mark.parametrize("ask", ["wait", "save", "save and wait", "load", "load_weights"])
 def test_what_went_wrong_is_raised_once_by_whatever_comes_next(tmp_path: Path, ask: str) -> None:
     run, folder = Trained(), tmp_path / "run"
     run.state.save(folder, 1)
@@ -101,6 +107,7 @@ def test_what_went_wrong_is_raised_once_by_whatever_comes_next(tmp_path: Path, a
         "save": lambda: run.state.save(folder, 3, wait=False),
         "save and wait": lambda: run.state.save(folder, 3),
         "load": lambda: run.state.load(folder),
+        "load_weights": lambda: run.state.load_weights(folder),
     }
     run.state.save(folder, 2, wait=False)
     with pytest.raises(CheckpointError, match=r"step-000000000002.*the last checkpoint is step-000000000001"):

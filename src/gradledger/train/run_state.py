@@ -155,7 +155,8 @@ class RunState:
             folder: of the run. step: by which the newest is found.
             facts: anything JSON holds, returned by `load`. keep: checkpoints to leave.
             wait: until it is on the disk. Otherwise the run goes on as soon as everything is copied, and a thread
-                writes, see `train.background`; `wait()` waits for it, and so do the next `save` and `load`.
+                writes, see `train.background`; `wait()` waits for it, and so do the next `save`, `load` and
+                `load_weights`.
 
         Returns:
             Its folder; without `wait`, where it is going to be.
@@ -337,7 +338,9 @@ class RunState:
 
         Raises:
             ResumeError: names, shapes or dtypes differ, or the file is of another kind. Nothing is changed then.
+            CheckpointError: a save that was not waited for could not be written.
         """
+        self.wait()
         path = Path(path)
         where = f"RunState.load_weights from {path}"
         if path.is_dir():
