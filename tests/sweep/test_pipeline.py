@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import nn
 
 from gradledger import sweep
 from gradledger.core.errors import SweepError
-from gradledger.sweep._pipeline import split
+from gradledger.sweep._placement import split
 from sweep import pipeline_worker as W
 
 
@@ -43,6 +44,15 @@ def result(results: list[dict[str, Any]], rank: int, name: str) -> Any:
     found = results[rank][name]
     assert not isinstance(found, str), f"rank {rank}, {name}: {found}"
     return found
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As the processes have: with another number sums may be made in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def alone(name: str) -> list[dict[str, Any]]:

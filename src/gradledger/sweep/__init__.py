@@ -14,8 +14,8 @@ from gradledger.sweep._events import ReverseWalk as ReverseWalk
 from gradledger.sweep._memory import MemoryWatch as MemoryWatch
 from gradledger.sweep._memory import peak_of as peak_of
 from gradledger.sweep._pipeline import Pipeline as Pipeline
-from gradledger.sweep._pipeline import Placement as Placement
 from gradledger.sweep._pipeline import pipeline as pipeline
+from gradledger.sweep._placement import Placement as Placement
 from gradledger.sweep._plan import Keep as Keep
 from gradledger.sweep._plan import Plan as Plan
 from gradledger.sweep._plan import Segment as Segment

@@ -1,15 +1,13 @@
 """A chain over several processes: blocks placed by measured costs, run by torch.distributed.pipelining's schedules.
 
-Here is decided which blocks make a stage, and a stage is handed to the library as a module that takes and returns plain
-tensors.  When each micro-batch runs where, and what is sent, is the library's.
+`_placement` decides which blocks make a stage; a stage (`_stage`) is handed to the library as a module that takes and
+returns plain tensors.  When each micro-batch runs where, and what is sent, is the library's.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,12 +15,10 @@ import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from gradledger.core.errors import SweepError
-from gradledger.sweep._block import Block, Blocks
 from gradledger.sweep._chain import Chain
 from gradledger.sweep._cost import Costs
-from gradledger.sweep._profile import Profiler
-from gradledger.sweep._replay import Found, RandomState
+from gradledger.sweep._placement import Placement, place
+from gradledger.sweep._stage import Stage, Wire, wires_of, wrong
 from gradledger.sweep._state import describe
 
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble", "zero-bubble-v"]
@@ -34,171 +30,6 @@ _CLASSES: dict[str, str] = {
     "zero-bubble-v": "ScheduleZBVZeroBubble",
 }
 _ONE_STAGE_A_RANK = ("1f1b", "gpipe")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Which blocks make which stage.
-
-    Attributes:
-        stages: for each stage its first block and the one after its last; the loss belongs to the last stage.
-        seconds: of each stage, one micro-batch forward and back.
-        names: of the blocks.
-    """
-
-    stages: tuple[tuple[int, int], ...]
-    seconds: tuple[float, ...]
-    names: tuple[str, ...]
-
-    @property
-    def balance(self) -> float:
-        """Mean stage time over largest, 1 when all are equal: what the slowest stage leaves of the others' time."""
-        return sum(self.seconds) / len(self.seconds) / max(self.seconds) if max(self.seconds) else 1.0
-
-    def __str__(self) -> str:
-        lines = [f"{'stage':>5}  {'blocks':<24}{'ms':>9}"]
-        for k, ((first, stop), seconds) in enumerate(zip(self.stages, self.seconds, strict=True)):
-            what = self.names[first] if stop - first == 1 else f"{self.names[first]} .. {self.names[stop - 1]}"
-            lines.append(f"{k:>5}  {what:<24}{seconds * 1e3:>9.3f}")
-        return "\n".join([*lines, f"balance {self.balance:.2f}"])
-
-
-def split(seconds: Sequence[float], stages: int, together: Sequence[tuple[int, int]] = ()) -> tuple[int, ...]:
-    """Cut a row of times into contiguous parts so that the largest part is as small as can be; exact.
-
-    Args:
-        seconds: of each block.
-        stages: number of parts, none of them empty.
-        together: pairs (i, j) of blocks that must lie in one part, and with them all between.
-
-    Returns:
-        the first block of each part but the first.
-
-    Raises:
-        SweepError: not that many parts can be made.
-
-    Example:
-        >>> split([3, 1, 1, 1, 4], 3)
-        (1, 4)
-    """
-    n = len(seconds)
-    allowed = [all(not low < cut <= high for low, high in map(sorted, together)) for cut in range(n + 1)]
-    most = 1 + sum(allowed[1:n])
-    if not 1 <= stages <= most:
-        raise SweepError(
-            got=f"{stages} stages for {n} blocks"
-            + (f", of which {n - most} must lie with the one before (shared parameters)" if most < n else ""),
-            wanted=f"1 to {most} stages",
-            where="sweep.pipeline",
-            next_step="ask for fewer stages, cut the model into smaller blocks, or do not share parameters across it",
-        )
-    before = [0.0]
-    for value in seconds:
-        before.append(before[-1] + value)
-    best = [0.0] + [float("inf")] * n  # of the first j blocks in k parts
-    cuts: list[list[int]] = []
-    for _ in range(stages):
-        made = [float("inf")] * (n + 1)
-        at = [0] * (n + 1)
-        for stop in range(1, n + 1):
-            for cut in range(stop):
-                if allowed[cut]:
-                    largest = max(best[cut], before[stop] - before[cut])
-                    if largest < made[stop]:
-                        made[stop], at[stop] = largest, cut
-        best = made
-        cuts.append(at)
-    found: list[int] = []
-    stop = n
-    for at in reversed(cuts):
-        stop = at[stop]
-        found.append(stop)
-    return tuple(reversed(found[:-1]))
-
-
-class _Wire:
-    """A nested state as the plain tensors that cross a stage boundary, each once, and back."""
-
-    def __init__(self, state: Any, where: str) -> None:
-        flat, self._spec = pytree.tree_flatten(state)
-        once: dict[int, int] = {}
-        self.example: list[Tensor] = []
-        self._leaves: list[Any] = []  # a place among the tensors, or the value itself in a tuple
-        for value in flat:
-            if isinstance(value, Tensor):
-                if id(value) not in once:
-                    once[id(value)] = len(self.example)
-                    self.example.append(value)
-                self._leaves.append(once[id(value)])
-            elif value is None or isinstance(value, bool | int | float | str):
-                self._leaves.append((value,))
-            else:
-                raise _wrong(f"a {type(value).__name__} in the state {where}", "tensors", "hand it to the blocks")
-        if not self.example:
-            raise _wrong(f"a state without tensors {where}", "at least one tensor", "return the tensors that go on")
-
-    def pack(self, state: Any) -> Tensor | tuple[Tensor, ...]:
-        """The tensors of a state like the example's."""
-        flat, spec = pytree.tree_flatten(state)
-        constant = [(v,) for v in flat if not isinstance(v, Tensor)]
-        if spec != self._spec or constant != [v for v in self._leaves if isinstance(v, tuple)]:
-            raise _wrong("a state of another form than the example's", "the same nesting and values", "give a batch")
-        out: dict[int, Tensor] = {}
-        for value, place in zip(flat, self._leaves, strict=True):
-            if isinstance(value, Tensor):
-                out.setdefault(place, value.contiguous())
-        tensors = tuple(out[k] for k in range(len(self.example)))
-        return tensors[0] if len(tensors) == 1 else tensors
-
-    def unpack(self, tensors: Sequence[Tensor]) -> Any:
-        """The state from its tensors."""
-        leaves = [v[0] if isinstance(v, tuple) else tensors[v] for v in self._leaves]
-        return pytree.tree_unflatten(leaves, self._spec)
-
-
-class _Received(torch.autograd.Function):
-    """Passes a received tensor on; its gradient goes back in the dense layout that is sent."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous()
-
-
-class Stage(nn.Module):
-    """A run of blocks as one module over plain tensors; it holds the blocks' own modules."""
-
-    def __init__(self, blocks: Blocks, takes: _Wire, gives: _Wire) -> None:
-        super().__init__()
-        self._calls = [b.call for b in blocks]
-        self._takes, self._gives = takes, gives
-        for k, block in enumerate(blocks):
-            self.add_module(str(k), _held(block))
-
-    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The blocks in turn."""
-        state = self._takes.unpack([_Received.apply(t) for t in tensors])  # type: ignore[no-untyped-call]
-        for call in self._calls:
-            state = call(state)
-        return self._gives.pack(state)
-
-
-def _held(block: Block) -> nn.Module:
-    if isinstance(block.call, nn.Module):
-        return block.call
-    holder = nn.ModuleList(block.modules)
-    for k, tensor in enumerate(block.tensors):
-        if not isinstance(tensor, nn.Parameter):
-            raise _wrong(
-                f"block {block.name}, a function with a trained tensor that is no nn.Parameter",
-                "parameters",
-                "make it an nn.Parameter, or a module of the function",
-            )
-        holder.register_parameter(f"tensor{k}", tensor)
-    return holder
 
 
 class Pipeline:
@@ -256,7 +87,7 @@ class Pipeline:
             (_kind(y), self._kinds[1])
         ] * last:
             if got != wanted:
-                raise _wrong(f"a batch with {got}", f"{wanted}, as in the example", "build another pipeline for it")
+                raise wrong(f"a batch with {got}", f"{wanted}, as in the example", "build another pipeline for it")
         losses: list[Tensor] = []
         arguments: dict[str, Any] = {"target": y, "losses": losses} if last else {}
         self.schedule.step(*(flat if first else ()), **arguments, **self._quiet)
@@ -332,16 +163,16 @@ def pipeline(
     process; BatchNorm sees micro-batches.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise _wrong("no process group", "processes", "start with torchrun and call dist.init_process_group first")
+        raise wrong("no process group", "processes", "start with torchrun and call dist.init_process_group first")
     x, y = example
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     _check(stages, schedule, reduction, world)
     chain = Chain(model, loss)
     if chain.blocks[-1].parameters():
-        raise _wrong("a loss with parameters", "a function of state and target", "make its layers the last block")
+        raise wrong("a loss with parameters", "a function of state and target", "make its layers the last block")
     part_x, part_y = _part(x, microbatches), _part(y, microbatches)
-    wires = _wires(chain, part_x, part_y)
-    placement = _place(chain, stages, costs, part_x, part_y, group, rank)
+    wires = wires_of(chain, part_x, part_y)
+    placement = place(chain, stages, costs, part_x, part_y, group, rank)
     mine = tuple(s for s in range(stages) if _rank_of(s, world, schedule) == rank)
     modules = tuple(
         Stage(chain.blocks[first:stop], wires[first], wires[stop])
@@ -353,9 +184,9 @@ def pipeline(
 
 def _check(stages: int, schedule: str, reduction: str, world: int) -> None:
     if schedule not in _CLASSES:
-        raise _wrong(f"schedule={schedule!r}", f"one of {', '.join(_CLASSES)}", "choose one of them")
+        raise wrong(f"schedule={schedule!r}", f"one of {', '.join(_CLASSES)}", "choose one of them")
     if reduction not in ("mean", "sum"):
-        raise _wrong(f"reduction={reduction!r}", "'mean' or 'sum'", "say how the loss sums over samples")
+        raise wrong(f"reduction={reduction!r}", "'mean' or 'sum'", "say how the loss sums over samples")
     wanted = {
         "zero-bubble-v": (stages == 2 * world, f"{2 * world} stages, two a process"),
         "interleaved": (stages % world == 0 and stages > 0, f"a multiple of {world} stages"),
@@ -363,7 +194,7 @@ def _check(stages: int, schedule: str, reduction: str, world: int) -> None:
     }
     fits, text = wanted.get(schedule, (stages == world, f"{world} stages, one a process"))
     if not fits:
-        raise _wrong(
+        raise wrong(
             f"stages={stages} with schedule={schedule!r} and {world} processes",
             text,
             "change stages, or start as many processes: torchrun --nproc-per-node N",
@@ -379,11 +210,11 @@ def _rank_of(stage: int, world: int, schedule: str) -> int:
 def _part(state: Any, parts: int) -> Any:
     """The first micro-batch."""
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise _wrong(f"microbatches={parts!r}", "a whole number of at least 1", "give microbatches=4")
+        raise wrong(f"microbatches={parts!r}", "a whole number of at least 1", "give microbatches=4")
     for t in pytree.tree_leaves(state):
         if not isinstance(t, Tensor) or t.ndim == 0 or t.shape[0] % parts:
             what = describe(t) if isinstance(t, Tensor) else f"a {type(t).__name__}"
-            raise _wrong(
+            raise wrong(
                 f"{what} in the example",
                 f"tensors whose first axis is a multiple of the {parts} micro-batches",
                 "drop the last incomplete batch, or change microbatches",
@@ -391,74 +222,11 @@ def _part(state: Any, parts: int) -> Any:
     return pytree.tree_map(lambda t: t[: t.shape[0] // parts].clone(), state)
 
 
-def _place(
-    chain: Chain, stages: int, costs: Costs | None, x: Any, y: Any, group: dist.ProcessGroup | None, rank: int
-) -> Placement:
-    """The placement that the first process finds, in every process; an error in one is an error in all."""
-    found: list[Any] = [None]
-    if rank == 0:
-        try:
-            if costs is None:
-                costs = Profiler(chain.blocks, chain.facts(chain.key(x)), chain.generators, x, y).measure()
-            found = [_placement(chain, stages, costs)]
-        except Exception as error:  # the others wait for word
-            dist.broadcast_object_list([f"{type(error).__name__}: {error}"], src=_first_of(group), group=group)
-            raise
-    dist.broadcast_object_list(found, src=_first_of(group), group=group)
-    if not isinstance(found[0], Placement):
-        raise _wrong(f"an error in the first process, {found[0]}", "a placement from it", "see what it says there")
-    return found[0]
-
-
-def _first_of(group: dist.ProcessGroup | None) -> int:
-    return 0 if group is None else dist.get_global_rank(group, 0)
-
-
-def _placement(chain: Chain, stages: int, costs: Costs) -> Placement:
-    n = len(chain.blocks) - 1
-    if len(costs) != n + 1:
-        raise _wrong(f"costs of {len(costs)} blocks", f"{n + 1}, the loss counted", "measure this chain")
-    seconds = [b.record_s + b.reverse_s for b in costs.blocks]
-    seconds = [*seconds[: n - 1], seconds[n - 1] + seconds[n]]
-    first: dict[int, int] = {}
-    together = [
-        (first.setdefault(id(p), i), i)
-        for i, block in enumerate(chain.blocks[:-1])
-        for p in (*block.parameters(), *(m for m in block.modules if m._buffers))
-    ]
-    cuts = split(seconds, stages, [(i, j) for i, j in together if i < j])
-    edges = (0, *cuts, n)
-    ranges = tuple(itertools.pairwise(edges))
-    return Placement(ranges, tuple(sum(seconds[a:b]) for a, b in ranges), tuple(b.name for b in chain.blocks[:-1]))
-
-
-def _wires(chain: Chain, x: Any, y: Any) -> list[_Wire]:
-    """What crosses each boundary, found by one run that leaves no trace."""
-    random = RandomState(chain.generators)
-    buffers = [Found([(m, n) for m, n, _ in b.buffers()], None) for b in chain.blocks]
-    try:
-        state = x
-        wires = [_Wire(state, "before the first block")]
-        for block in chain.blocks[:-1]:
-            state = block.call(state)
-            wires.append(_Wire(state, f"after block {block.name}"))
-        loss = chain.blocks[-1].call(state, y)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise _wrong("a loss that is no scalar tensor", "one number", "sum the losses in the loss function")
-    finally:
-        for found in reversed(buffers):
-            found.put_back()
-        random.restore()
-    for wire in wires:
-        wire.example = [t.detach().clone().contiguous().requires_grad_(t.requires_grad) for t in wire.example]
-    return wires
-
-
 def _schedule(
     modules: Sequence[Stage],
     mine: Sequence[int],
     placement: Placement,
-    wires: Sequence[_Wire],
+    wires: Sequence[Wire],
     loss: Callable[[Any, Tensor], Tensor],
     schedule: str,
     microbatches: int,
@@ -495,7 +263,7 @@ def _schedule(
             scale_grads=reduction == "mean",
         )
     except ValueError as error:
-        raise _wrong(
+        raise wrong(
             f"microbatches={microbatches} with schedule={schedule!r}",
             f"what the schedule takes ({error})",
             "change microbatches: a multiple of the number of processes suits every schedule",
@@ -504,7 +272,3 @@ def _schedule(
 
 def _kind(tensor: Any) -> str:
     return describe(tensor) if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-
-
-def _wrong(got: str, wanted: str, next_step: str) -> SweepError:
-    return SweepError(got=got, wanted=wanted, where="sweep.pipeline", next_step=next_step)
