@@ -43,6 +43,7 @@ LISTENS: tuple[type[Event], ...] = (PaddingCounted, Backward)
 NEEDS_DETAIL = True
 KEPT = 200
 NEEDED = 2  # reverse passes
+LEAST_SHARE = 0.4  # of the comparisons at a line: one in which rows end alike by chance is no padding
 ROOTS = 4  # lines
 
 
@@ -92,7 +93,7 @@ _TOLD = {
 def finish(state: State, world: World) -> list[Finding]:
     found = []
     for place, events in state.seen.items():
-        if len(events) < NEEDED:
+        if len(events) < NEEDED or events[-1].found < LEAST_SHARE * events[-1].looked:
             continue
         event = events[0]
         averaged = state.averaged.get(place, {}).values()

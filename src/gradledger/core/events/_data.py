@@ -142,7 +142,8 @@ class PaddingCounted(Event):
 
     `rows`, `steps`: of the batch; `padded`: share of its positions that are padding; `pulled`: the share of the
     gradient that they receive (None: each counts as any other); `value`: what they are filled with, when that is one
-    number; `told_by`: what says where the padding is: "input", "mask", "lengths" or "pad_sequence"."""
+    number; `told_by`: what says where the padding is: "input", "mask", "lengths" or "pad_sequence"; `found` of `looked`
+    comparisons at this line have counted padding so far."""
 
     KIND: ClassVar[str] = "padding_counted"
     op: str
@@ -152,6 +153,8 @@ class PaddingCounted(Event):
     pulled: float | None
     value: float | None
     told_by: str
+    found: int = 1
+    looked: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ first watched iterations are looked at, and a program without padding is left al
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +38,14 @@ _CLASSES = _PICKS | CLASS_LOSSES
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """Something that says where the padding is.  `told_by`: see `PaddingCounted`; `same`: digest of its values."""
+    """Something that says where the padding is.  `told_by`: see `PaddingCounted`; `same`: digest of its values;
+    `token`: of the tensor."""
 
     lengths: Lengths
     told_by: str
     same: int
     tensor: Ref[torch.Tensor] | None = None
+    token: int = -1
 
     @property
     def stands(self) -> bool:
@@ -58,6 +61,9 @@ class _Probe:
         self.iteration = -1
         self.iterations = self.barren = self.looks = 0
         self.looked: set[int] = set()
+        self.entered: set[int] = set()  # graph-free tensors that a value with a graph was made from
+        self.compared: Counter[tuple[str, int]] = Counter()  # comparisons looked at, by line
+        self.found: Counter[tuple[str, int]] = Counter()  # of these, in which padding counted
         self.witnesses: list[_Witness] = []
         self.counts: list[tuple[int, ...]] = []
         self.often = Often()
@@ -80,6 +86,7 @@ class _Probe:
         self.witnesses.clear()
         self.counts.clear()
         self.looked.clear()
+        self.entered.clear()
         self.masked.clear()
         self._unhook()
 
@@ -103,7 +110,7 @@ class _Probe:
                 (lengths_of(turned), told_by),
             ):
                 if found is not None:
-                    self.witnesses.append(_Witness(found, how, hash(turned.tobytes()), Ref(tensor)))
+                    self.witnesses.append(_Witness(found, how, hash(turned.tobytes()), Ref(tensor), token))
 
     # ------------------------------------------------------------------ operations
 
@@ -124,6 +131,8 @@ class _Probe:
             # one log-probability a position, picked by its class: a cross entropy by hand
             if len(tensors) == 2 and tensors[1].dim() > 1 and tensors[1].shape[-1] == 1:
                 self._compared(op, tensors, outs[0])
+        if results and results[0].graph and op.name not in LOSSES:
+            self.entered.update(op.ins)
 
     def _compared(self, op: Op, args: Any, out: torch.Tensor) -> None:
         left, right = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
@@ -137,6 +146,7 @@ class _Probe:
         if values is None:
             return
         values = self._unfolded(target, values)
+        self.compared[op.site.key()] += 1
         for turned, swapped in ((values, False), (values.swapaxes(0, 1) if values.ndim > 1 else None, True)):
             witness = self._witness(turned) if turned is not None else None
             if witness is None:
@@ -172,8 +182,11 @@ class _Probe:
             lengths = witness.lengths
             if own is not None and own.rows in self.counts:
                 return _Witness(own, "lengths", same)
-            if witness.same == same and witness.told_by == "input":
-                continue  # the very values that are the target
+            if witness.told_by == "input" and (witness.same == same or witness.token not in self.entered):
+                continue  # the very values that are the target, or what no module was given
+            pad = lengths.mask()
+            if values.size == pad.size and np.ptp(values.reshape(pad.shape)[~pad].astype(np.float64)) == 0:
+                continue  # the same at all content: where that is is what is learned
             if own is not None and own.agrees(lengths):
                 return _Witness(own, witness.told_by, same)
             if constant_beyond(values, lengths):
@@ -223,6 +236,7 @@ class _Probe:
             if not size[pad].size or (size[pad] > 0).mean() < 0.5:
                 return
             pulled = float(size[pad].sum() / size.sum())
+        self.found[site.key()] += 1
         if self.often.worth_telling(("counted", site.key())):
             self.recorder.emit(
                 PaddingCounted,
@@ -234,6 +248,8 @@ class _Probe:
                 pulled=None if pulled is None else round(pulled, 4),
                 value=witness.lengths.value,
                 told_by=witness.told_by,
+                found=self.found[site.key()],
+                looked=self.compared[site.key()],
             )
 
     def root(self, root: torch.Tensor, site: Site) -> None:
