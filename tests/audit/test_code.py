@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.audit import _code, _unwritten
+from gradledger.audit import _code, _unwritten, _updates
 
 
 def write(tmp_path: Path, text: str) -> str:
@@ -86,7 +86,7 @@ def test_names_that_say_lagging(name: str, says: bool) -> None:
     ],
 )
 def test_lines_that_update(tmp_path: Path, text: str, lines: list[int]) -> None:
-    assert list(_code.update_lines(write(tmp_path, text + "\n"), ["tgt"])) == lines
+    assert list(_updates.update_lines(write(tmp_path, text + "\n"), ["tgt"])) == lines
 
 
 def test_names_on_the_way_to_what_is_called(tmp_path: Path) -> None:

@@ -23,11 +23,6 @@ _LAGGING = frozenset(
     }
 )  # fmt: skip
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
-_UPDATING = frozenset({"soft", "hard", "ema", "blend", "copy", "refresh", "track", "follow", "momentum"})
-_NO_UPDATE = frozenset({"copy", "deepcopy", "update"})  # of dictionaries, meters, bars
-_WRITES = frozenset(
-    {"copy_", "lerp_", "mul_", "add_", "set_", "data", "_foreach_lerp_", "_foreach_copy_", "swap_tensors"}
-)
 
 
 @lru_cache(maxsize=64)
@@ -129,144 +124,6 @@ def aliases(file: str) -> Iterator[tuple[str, str, int]]:
                         yield name, other, node.lineno
 
 
-def update_lines(file: str, names: Iterable[str]) -> dict[int, range]:
-    """Lines of `file` that write a module called by one of `names` from another one, or call a function that does.
-
-    Seen are `name.load_state_dict(other.state_dict())`, loops over `name.parameters()` (or state_dict, buffers) whose
-    body writes in place or binds the loop variable anew, calls of small functions that do either, and functions with an
-    updating name that are given `name`.  Each with all the lines that belong to the statement.
-    """
-    tree = parsed(file)
-    wanted = set(names)
-    found: dict[int, range] = {}
-    if tree is None or not wanted:
-        return found
-    states = {
-        last_name(t)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _walked_over(node.value, ("state_dict",)) - wanted
-        for t in node.targets
-    }
-    views = {
-        name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for name, value in _bindings(node)
-        if _walked_over(value, ("state_dict", "parameters", "named_parameters")) & wanted
-    }
-    updating: set[str] = set()
-    for function in ast.walk(tree):
-        if (
-            isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and _small(function)
-            and any(_updates(n, wanted, states, views) for n in ast.walk(function))
-        ):
-            updating.add(function.name)
-    for node in ast.walk(tree):
-        if _updates(node, wanted, states, views) or _calls_updater(node, wanted, updating):
-            first = getattr(node, "lineno", 0)
-            found[first] = range(first, (getattr(node, "end_lineno", None) or first) + 1)
-    return dict(sorted(found.items()))
-
-
-def _bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
-    """(name, value) of an assignment, pairwise for `a, b = x, y`."""
-    found = []
-    for target in node.targets:
-        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            found += [(last_name(t), v) for t, v in zip(target.elts, node.value.elts, strict=False)]
-        else:
-            found.append((last_name(target), node.value))
-    return found
-
-
-def _updates(node: ast.AST, names: set[str], states: set[str], views: set[str]) -> bool:
-    if isinstance(node, ast.Call):
-        func = node.func
-        if isinstance(func, ast.Attribute) and func.attr == "load_state_dict" and last_name(func.value) in names:
-            given = [*node.args, *(k.value for k in node.keywords)]
-            return any(_state_of_other(a, names, states) for a in given)
-        if last_name(func).startswith("_foreach_"):
-            return bool(_walked_over(node, ("parameters", "buffers", "state_dict")) & names)
-        return False
-    if isinstance(node, ast.For):
-        over = _walked_over(
-            node.iter, ("parameters", "named_parameters", "state_dict", "buffers", "modules", "named_modules")
-        )
-        return len(over) > 1 and bool(over & names) and _writes(node)
-    if isinstance(node, ast.Assign):
-        # state[k] = ... where `state` is the target's own state_dict
-        return any(isinstance(t, ast.Subscript) and last_name(t.value) in views for t in node.targets)
-    return False
-
-
-def _state_of_other(node: ast.expr, names: set[str], states: set[str]) -> bool:
-    """Whether an argument is the state of a live module other than those called by `names` (not one read from a "
-    "file)."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "state_dict":
-            return last_name(part.func.value) not in names
-    return isinstance(node, ast.Name) and node.id in states
-
-
-def _walked_over(node: ast.AST, methods: tuple[str, ...]) -> set[str]:
-    return {
-        last_name(c.func.value)
-        for c in ast.walk(node)
-        if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr in methods
-    }
-
-
-def _updating_name(name: str) -> bool:
-    """Whether a function's name says that it updates a network: `soft_update`, `sync_target`, `copyWeights`."""
-    if name in _NO_UPDATE:
-        return False
-    lower = name.lower()
-    return any(part in lower for part in ("update", "sync", "polyak")) or any(w in _UPDATING for w in _words(name))
-
-
-def _words(name: str) -> list[str]:
-    return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
-
-
-def _small(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """A function whose purpose is the update, not a training loop that contains one."""
-    return (
-        function.name == "update"
-        or _updating_name(function.name)
-        or (function.end_lineno or function.lineno) - function.lineno < 8
-    )
-
-
-def _writes(loop: ast.For) -> bool:
-    bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    for statement in loop.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and node.attr in _WRITES:
-                return True
-            if isinstance(node, (ast.Assign, ast.AugAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(t, ast.Name) and t.id in bound for t in targets):
-                    return True
-                if any(isinstance(t, ast.Subscript) for t in targets):
-                    return True
-    return False
-
-
-def _calls_updater(node: ast.AST, names: set[str], updating: set[str]) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = last_name(node.func)
-    if name in updating:
-        return True
-    if not _updating_name(name):
-        return False
-    if isinstance(node.func, ast.Attribute) and last_name(node.func.value) in names:
-        return True  # target.sync()
-    given = [*node.args, *(k.value for k in node.keywords)]
-    return any(last_name(a) in names or _walked_over(a, ("parameters", "state_dict")) & names for a in given)
-
-
 def assigned_to(text: str) -> tuple[str, str] | None:
     """("y", "r + g * v") for the source line `y = r + g * v`; None when it is no plain assignment of one name."""
     match = re.match(r"^([A-Za-z_][\w.]*)\s*=(?!=)\s*(.+)$", text.strip())
@@ -300,7 +157,7 @@ def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[st
 
 def lagging(name: str) -> bool:
     """Whether a name says that its network lags behind or stands still: `target_net`, `qTarget`, `ref_model`, `ema`."""
-    return "targ" in name.lower() or "teacher" in name.lower() or any(w in _LAGGING for w in _words(name))
+    return "targ" in name.lower() or "teacher" in name.lower() or any(w in _LAGGING for w in words(name))
 
 
 def is_network_alias(alias: tuple[str, str, int]) -> bool:
@@ -395,7 +252,7 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
-            for name, value in _bindings(node):
+            for name, value in bindings(node):
                 give(name, value)
         elif isinstance(node, ast.AnnAssign):
             made = node.value  # every: int = field(default=500), option(500, "help")
@@ -419,4 +276,20 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
                     give(option.value.lstrip("-").replace("-", "_"), keyword.value)
             for name, given in zip(positions.get(last_name(node.func), ()), node.args, strict=False):  # Agent(20)
                 give(name, given)
+    return found
+
+
+def words(name: str) -> list[str]:
+    """The words of a name, in lower case: `softUpdate_net` -> soft, update, net."""
+    return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
+    """(name, value) of an assignment, pairwise for `a, b = x, y`."""
+    found = []
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            found += [(last_name(t), v) for t, v in zip(target.elts, node.value.elts, strict=False)]
+        else:
+            found.append((last_name(target), node.value))
     return found

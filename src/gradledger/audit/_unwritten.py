@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from gradledger.audit import _code
+from gradledger.audit import _code, _updates
 from gradledger.audit._source import source_lines
 from gradledger.audit._targets import Link, Meeting, made_at, related
 from gradledger.audit.world import World
@@ -53,7 +53,7 @@ def pending(met: Meeting, ran_lines: Container[Line], walked: Container[Line], w
     steps = world.iteration - met.first_iteration
     found = []
     for file in files:
-        for line, span in _code.update_lines(file, names).items():
+        for line, span in _updates.update_lines(file, names).items():
             if any((file, inner) in ran_lines for inner in span):
                 continue
             ran = any((file, inner) in walked for inner in span)

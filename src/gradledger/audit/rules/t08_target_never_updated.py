@@ -41,6 +41,7 @@ from gradledger.core.events import (
     Backward,
     Comparison,
     Copied,
+    DeepCopied,
     Event,
     ParametersIterated,
     StateLoaded,
@@ -59,6 +60,7 @@ LISTENS: tuple[type[Event], ...] = (
     Backward,
     Comparison,
     Copied,
+    DeepCopied,
     ParametersIterated,
     StateLoaded,
     StateTaken,
@@ -87,7 +89,7 @@ class State:
     effects: dict[tuple[int, int, tuple[str, int]], _Effect] = field(default_factory=dict)
     ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
     loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
-    walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walked over parameters or took a state
+    walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walk over parameters, take or copy a state
     files: set[str] = field(default_factory=set)  # of the lines that train and of their callers
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)
@@ -113,7 +115,7 @@ def update(state: State, event: Event, world: World) -> None:
         if event.owner == "module" and event.iteration > 0:
             state.loads.setdefault(event.ident, []).append(event)
             del state.loads[event.ident][_LOADS:]
-    elif isinstance(event, (ParametersIterated, StateTaken)):
+    elif isinstance(event, (DeepCopied, ParametersIterated, StateTaken)):
         if event.iteration > 0 and len(state.walked) < 10_000:
             state.walked.add(event.site.key())
     elif isinstance(event, ValuesCompared):
@@ -233,16 +235,21 @@ def _without_effect(state: State, world: World) -> list[tuple[Finding, int]]:
     found = []
     for effect in state.effects.values():
         copy, last = effect.first, effect.last
-        if copy.same or effect.idle < effect.count or last.iteration <= copy.iteration or effect.count < 2:
+        if copy.same or last.iteration <= copy.iteration or effect.count < 2:
+            continue
+        still = _stands(copy.target, state)  # a blend of a value with itself moves it by rounding alone
+        if effect.idle < effect.count and not still:
             continue
         if not world.trained_module(copy.source) or world.trained_module(copy.target):
             continue
-        if any(
+        if not still and any(
             o.idle < o.count and o.last.iteration > 0 for o in state.effects.values() if o.first.target == copy.target
         ):
             continue
         name, online = world.module_name(copy.target), world.module_name(copy.source)
-        why = f"with weight {last.tau:g}" if last.tau is not None and last.tau < 1 else "without changing a value"
+        why = "without changing a value"
+        if last.tau is not None and last.tau < 1 and not still:
+            why = f"with weight {last.tau:g}"
         found.append(
             (
                 Finding(
@@ -252,7 +259,9 @@ def _without_effect(state: State, world: World) -> list[tuple[Finding, int]]:
                     f"`{name}` was updated from `{online}` {times(effect.count, 'time')} {why}: it still has the "
                     "weights it "
                     "was made with.",
-                    "give the trained network's values a weight above 0: t.lerp_(p, tau)",
+                    "blend in the trained network's values of now, not a copy that was taken before it was trained"
+                    if still and last.tau
+                    else "give the trained network's values a weight above 0: t.lerp_(p, tau)",
                     related=_where(copy.site, _as_target(copy.target, state.watch, world), copy.target, world),
                     evidence={"target": name, "network": online, "updates": effect.count, "tau": last.tau, "why": why},
                     count=effect.count,
@@ -334,11 +343,11 @@ def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
             continue
         if world.iteration - met.first_iteration < _PATIENCE or not world.trained_module(met.learner):
             continue
-        if not met.bootstrap and not kin(met.target, met.learner, world, known):
+        if not met.bootstrap and not kin(met.target, met.learner, world, known) and not _of_trained(met, world, known):
             continue
         if _followed(met.target, state, world) or _remade(met.target, known, world):
             continue
-        if met.target in state.moved or state.still.get(met.target, 0) < _PATIENCE - 5:
+        if not _stands(met.target, state):
             continue
         attempts = pending(met, state.ran, state.walked, world)
         if attempts is None:
@@ -349,6 +358,17 @@ def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
         elif forgotten(met, state.ran, state.files, world, known):
             found.append((_forgot(met, world), met.target))
     return found
+
+
+def _of_trained(met: Meeting, world: World, known: list[Link]) -> bool:
+    """Whether the target is a copy of a network that is trained, if not of the one whose output it meets: a predictor
+    stands behind that one."""
+    return any(link.target == met.target and world.trained_module(link.source) for link in known)
+
+
+def _stands(module: int, state: State) -> bool:
+    """Whether a module's values were looked at over long enough, and have not moved."""
+    return module not in state.moved and state.still.get(module, 0) >= _PATIENCE - 5
 
 
 def _idle_loads(module: int, state: State, world: World) -> list[Attempt]:

@@ -1,7 +1,8 @@
 """Forward calls: the trace and the global module hooks are on while the recorder wants detail.
 
 Only calls that the program makes itself (not those inside another module's forward) become `Call`s; layers with running
-statistics are reported to the mode probe at any depth.
+statistics are reported to the mode probe at any depth.  A module that was seen to return nothing but losses is a
+training step written as a `forward`: what it calls and computes counts as the program's own from its second call on.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _Probe:
         self.numbers = 0
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
         self.scanned: dict[int, int] = {}
+        self.give_losses: set[int] = set()  # modules whose forward is a training step
         self.used: set[int] = set()
         self.fed_back: dict[tuple[str, int], tuple[int, ...]] = {}  # nodes of the results of each line's last call
         self.reads: dict[tuple[str, int], tuple[int, set[int]]] = {}
@@ -80,9 +82,13 @@ class _Probe:
         with self.recorder.guard("call"):
             call = None
             self.trace.settle()
-            if not self.entered and not self.trace.reversing:
-                call = self._begin(module, inputs)
             known = self.recorder.modules.find(module)
+            through = not self.entered and known in self.give_losses
+            if through:
+                self._scan(known, module)
+            elif not self.entered and not self.trace.reversing:
+                call = self._begin(module, inputs)
+                known = call.module
             if known is not None and known not in self.used:
                 self.used.add(known)
                 self.recorder.emit(ModuleUsed, _site.here(1), module=known)
@@ -90,6 +96,8 @@ class _Probe:
                 if root is not None and not self.recorder.part(Registry).parents.get(known):
                     # it came into the tree past the registration hooks: `Sequential.insert`, a table written by hand
                     modules.scan_tree(self.session, root)
+            if through:
+                return
             self.entered.append((weakref.ref(module), call))
             self.trace.depth = len(self.entered)
             if isinstance(module, _FAST_PATH) and not module.training and not self.aside:
@@ -119,12 +127,7 @@ class _Probe:
     def _begin(self, module: torch.nn.Module, inputs: Any) -> Call:
         site = _site.here(2)
         number = self.recorder.module_id(module, site)
-        scans = self.scanned.get(number, 0)
-        fresh = scans < SCANS or self.recorder.calls % 64 == 0
-        if fresh:
-            # what forward itself hangs on a module shows at the next call
-            self.scanned[number] = scans + 1
-            modules.scan_tree(self.session, module)
+        fresh = self._scan(number, module)
         self.numbers += 1
         call = Call(
             self.numbers,
@@ -155,8 +158,33 @@ class _Probe:
                 look(call, module, inputs)
         return call
 
+    def _scan(self, number: int | None, module: torch.nn.Module) -> bool:
+        """Look at what a module holds, at its first calls and now and then; whether this was such a call.
+
+        What holds it may never be called itself (`agent.loss(batch)`): it is looked at with its parts.
+        """
+        if number is None:
+            return False
+        scans = self.scanned.get(number, 0)
+        fresh = scans < SCANS or self.recorder.calls % 64 == 0
+        if fresh:
+            # what forward itself hangs on a module shows at the next call
+            self.scanned[number] = scans + 1
+            outer = self.recorder.part(Registry).ancestors(number)[-1]
+            holder = self.recorder.modules.get(outer) if outer != number else None
+            if holder is None:
+                modules.scan_tree(self.session, module)
+            elif self.scanned.get(outer, 0) < SCANS:
+                self.scanned[outer] = self.scanned.get(outer, 0) + 1
+                modules.scan_tree(self.session, holder)
+            else:
+                modules.scan_tree(self.session, module)
+        return fresh
+
     def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:
         tensors = _flat(output)[:MAX_OUTPUTS]
+        if tensors and call.grad_on and _is_training_step(module, tensors):
+            self.give_losses.add(call.module)
         # under no_grad a parameter that is handed out requires a gradient still, and so does a view in inference mode
         call.output_has_graph = any(t.requires_grad and (call.grad_on or t.grad_fn is not None) for t in tensors)
         if self.trace.active:
@@ -250,6 +278,13 @@ class _Probe:
         """A program without an optimizer has no steps at which its reads could be told."""
         if not self.recorder.optimizers:
             self.flush_reads()
+
+
+def _is_training_step(module: torch.nn.Module, outputs: list[torch.Tensor]) -> bool:
+    """Whether all that came out are numbers, one of them with a graph, of a module that holds networks."""
+    if not any(t.requires_grad for t in outputs) or any(t.dim() for t in outputs):
+        return False
+    return any(next(child.parameters(), None) is not None for child in module.children())
 
 
 def _not_finite(tensor: torch.Tensor) -> bool:
