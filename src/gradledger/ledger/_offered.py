@@ -79,12 +79,20 @@ def _source(state: Iterable[tuple[str, torch.Tensor]], site: Site, iteration: in
 
 class Offered:
     """States that were read from files, the newest last.  `takers`: modules whose state was taken, latest last: in
-    which iteration."""
+    which iteration; `walked`: modules of which the program itself listed names and parameters: in which, and where."""
 
     def __init__(self) -> None:
         self.takers: dict[int, int] = {}
+        self.walked: dict[int, tuple[int, Site]] = {}
         self._sources: deque[Source] = deque(maxlen=MAX_SOURCES)
         self._tensors: WeakTable[torch.Tensor] = WeakTable()
+
+    def listed(self, module: int, iteration: int, site: Site) -> None:
+        """A module's parameters were listed by name: a state may be made of them."""
+        self.walked.pop(module, None)
+        self.walked[module] = (iteration, site)
+        while len(self.walked) > MAX_TAKERS:
+            del self.walked[next(iter(self.walked))]
 
     def read(self, content: Any, site: Site, iteration: int) -> None:
         """A file was read: remember the states of networks in it."""

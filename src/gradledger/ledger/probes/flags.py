@@ -12,6 +12,7 @@ from gradledger.core.events import ExhaustedIterator, GradFlagSet, ParametersIte
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._iterators import Iterators, arguments, is_iterator, read_each_pass, untouched, variables
+from gradledger.ledger._offered import Offered
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import tensors_of, tree
@@ -136,6 +137,9 @@ def install(session: Session) -> Undo:
             return
         if isinstance(result, GeneratorType):
             flags.iterators.made[result] = _site.of(frame)
+        number = recorder.modules.find(args[0]) if method == "named_parameters" else None
+        if number is not None:
+            offered.listed(number, recorder.iteration, _site.of(frame))
         # a loop over parameters: something may be frozen, copied or clipped by hand in it; a line that every sampled
         # iteration comes to is seen there
         line = (frame.f_code, frame.f_lineno, "detail")
@@ -154,6 +158,7 @@ def install(session: Session) -> Undo:
     def unnamed(state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         walked("parameters", result, args)
 
+    offered = recorder.part(Offered)
     on_flag = session.trace.listeners.flag_set
     on_frame = session.trace.listeners.user_frame
 

@@ -98,12 +98,16 @@ class _Probe:
                     self.handed_at.pop(next(iter(self.handed_at)))
                 return
 
-    def _own_since(self, state: Any, own: dict[str, tuple[str, torch.Tensor]]) -> tuple[int | None, Site]:
+    def _own_since(self, number: int, state: Any, own: dict[str, tuple[str, torch.Tensor]]) -> tuple[int | None, Site]:
         """When a state that is the live memory of the module itself was taken, and where."""
         given = {k: t for k, t in state.items() if isinstance(t, torch.Tensor) and k in own}
         if not given or not all(t is not own[k][1] and same_memory(t, own[k][1]) for k, t in given.items()):
             return None, NOWHERE
         since = next((n for t in given.values() if (n := self.handed.find(t)) is not None), None)
+        if since is None:  # made out of a state, `{k: v.detach().cpu()}`, or of a list of parameters: the latest one
+            since = self.offered.takers.get(number)
+            if since is None:
+                return self.offered.walked.get(number, (None, NOWHERE))
         return (None, NOWHERE) if since is None else (since, self.handed_at.get(since, NOWHERE))
 
     def _introduce(self, module: torch.nn.Module, state: Any) -> None:
@@ -215,7 +219,7 @@ class _Probe:
         if origin is None and load.snapshot is not None and load.snapshot.owner == "module":
             origin = load.snapshot.ident
         missing, unexpected = (tuple(getattr(result, n, ()) or ()) for n in ("missing_keys", "unexpected_keys"))
-        since, taken_site = self._own_since(state, own) if source is module else (None, NOWHERE)
+        since, taken_site = self._own_since(number, state, own) if source in (module, None) else (None, NOWHERE)
         left = self._left_out(number, load, state, missing, unexpected)
         self.recorder.emit(
             StateLoaded,
