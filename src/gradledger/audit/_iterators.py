@@ -168,10 +168,11 @@ def _ran(world: World) -> set[tuple[str, int]]:
     return found
 
 
-def used_up(world: World) -> list[UsedUp]:
-    """Uses of names that are used up, in the functions (or modules) from which an optimizer is built or stepped."""
+def used_up(world: World, walked: Iterable[Site] = ()) -> list[UsedUp]:
+    """Uses of names that are used up, in the functions (or modules) from which an optimizer is built or stepped, or
+    that hold a line of `walked`."""
     found: list[UsedUp] = []
-    ran = _ran(world)
+    ran = _ran(world) | {site.key() for site in walked}
     for file in sorted({file for file, _ in ran if file}):
         tree = parsed(file)
         if tree is None:

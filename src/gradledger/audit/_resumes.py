@@ -73,6 +73,8 @@ def update(state: Resumes, event: Event, world: World) -> None:
     elif isinstance(event, StateLoaded):
         if event.owner != "module":
             state.restored.add((event.owner, event.ident))
+            if event.owner == "optimizer":
+                state.restored_optimizer_at[event.ident] = event
             state.held -= {event.owner}  # it was for this one
         elif event.origin == "file" and event.matched and not event.missing:
             if event.ident in state.loads or len(state.loads) < KEPT:
@@ -93,13 +95,28 @@ def update(state: Resumes, event: Event, world: World) -> None:
 
 
 def begun_anew(state: Resumes, world: World) -> Iterator[tuple[Load, OptimizerInfo]]:
-    """(load, optimizer): the optimizer made its first step after the load, over the parameters that were loaded."""
+    """(load, optimizer): the optimizer made its first step after the load, over the parameters that were loaded, and
+    over no others: a network of which a part is new does not go on."""
+    filled = {t for load in state.loads.values() for t in world.tensors_of(load.event.ident)}
     for load in state.loads.values():
         tensors = set(world.tensors_of(load.event.ident))
         for optimizer in world.optimizers.values():
             held = tensors & optimizer.tensors.keys()
+            new = [t for t in optimizer.tensors if t not in filled and world.owners(t)]
             if optimizer.steps and optimizer.ident not in load.optimizers and tensors and 2 * len(held) >= len(tensors):
-                yield load, optimizer
+                if not new:
+                    yield load, optimizer
+
+
+def put_into_another(state: Resumes, load: Load, optimizer: OptimizerInfo, world: World) -> OptimizerInfo | None:
+    """The optimizer over the same parameters that was given the state of the file, and never stepped after it."""
+    for other in world.optimizers.values():
+        at, last = state.restored_optimizer_at.get(other.ident), other.last_step
+        if other.ident == optimizer.ident or at is None or not other.tensors.keys() & optimizer.tensors.keys():
+            continue
+        if at.iteration == load.event.iteration and (last is None or last.seq < at.seq):
+            return other
+    return None
 
 
 def means_to_resume(load: Load, world: World) -> bool:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from gradledger.audit import _resumes
 from gradledger.audit._phrases import distinct
+from gradledger.audit._records import OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -64,6 +65,10 @@ def finish(state: Resumes, world: World) -> list[Finding]:
         if ("optimizer", optimizer.ident) not in state.restored:
             if not _resumes.has_state(optimizer, world):
                 continue
+            other = _resumes.put_into_another(state, load, optimizer, world)
+            if other is not None:
+                found.append(_replaced(load, other, optimizer, world))
+                continue
             steps = f" after {before.steps} steps" if before is not None else ""
             lost = "the file holds it, and nothing loads it" if in_file else "the file does not hold it"
             found.append(
@@ -92,6 +97,23 @@ def finish(state: Resumes, world: World) -> list[Finding]:
                         )
                     )
     return found
+
+
+def _replaced(load: Load, other: OptimizerInfo, optimizer: OptimizerInfo, world: World) -> Finding:
+    name = world.module_name(load.event.ident)
+    return Finding(
+        "C1",
+        "error",
+        optimizer.site,
+        f"the state in the file is loaded into the {other.short_cls} of line {other.site.line}, and this one then "
+        f"takes its place: `{name}` goes on with moments and a step count that start from zero.",
+        "make the optimizer first, and load its state into the one that steps",
+        related=distinct(optimizer.site, (other.site, load.event.site, load.read_at)),
+        evidence={"file_holds": sorted(load.held), "restored_and_left": other.short_cls},
+        confidence="likely",
+        subject=optimizer.short_cls,
+        iteration=load.event.iteration,
+    )
 
 
 def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, subject: str) -> Finding:

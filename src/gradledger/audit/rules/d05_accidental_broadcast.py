@@ -89,19 +89,22 @@ def _finding(spot: _Spot) -> Finding:
     event = spot.first
     rows = max(event.left[0] if event.left else 0, event.right[0] if event.right else 0)
     left, right = list(event.left), list(event.right)
+    out = [rows, *min(left, right, key=len)]
     return Finding(
         "D5",
         "error",
         event.site,
-        f"`{event.op}` of {left} and {right} broadcasts to [{rows}, {rows}]: each of the {rows} rows meets all "
+        f"`{event.op}` of {left} and {right} broadcasts to {out}: each of the {rows} rows meets all "
         f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.",
-        "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector",
+        "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector"
+        if len(out) == 2
+        else "give both operands one shape: .squeeze(1) on the longer one, or .unsqueeze(1) on the other",
         related=distinct(event.site, (event.left_site, event.right_site)),
         evidence={
             "op": event.op,
             "left": left,
             "right": right,
-            "result": [rows, rows],
+            "result": out,
             "terms_per_row": rows,
             "seen": spot.seen,
             "operand_with_graph": spot.graph,

@@ -184,7 +184,7 @@ def _used_up(state: State, world: World) -> Iterator[Finding]:
             if "requires_grad" in use.writes and not _ran(state, use, caller.line):
                 made = next((s for s in (event.made_site, _iterators.made_at(caller, world)) if s.file), caller)
                 yield _nothing_walked(event.name, made, use, (caller,), event.iteration)
-    for found in _iterators.used_up(world):
+    for found in _iterators.used_up(world, [w.site for w in state.walks.values() if not _of_a_library(w.site)]):
         use = found.use
         inside = use.site.line if use.site.key() != use.loop.key() else 0
         if "requires_grad" in use.writes and not found.repeated and not _ran(state, use, inside):

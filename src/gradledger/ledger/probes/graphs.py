@@ -335,16 +335,11 @@ def _joined(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _outer(left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """[B] against [B, 1] (or [1, B], or [B, 1] against [1, B] from a bare [B]) into [B, B]."""
+    """[B] against [B, 1] into [B, B], or [B, H, W] against [B, 1, H, W] into [B, B, H, W]."""
     small, large = sorted((left, right), key=len)
-    return (
-        len(small) == 1
-        and len(large) == 2
-        and large[1] == 1
-        and small[0] > 1
-        and large[0] == small[0]
-        and tuple(out) in ((small[0], small[0]), left, right)
-    )
+    if not small or len(large) != len(small) + 1 or large[1] != 1 or small[0] < 2 or large[0] != small[0]:
+        return False
+    return large[2:] == small[1:] and tuple(out) in ((small[0], *small), left, right)
 
 
 def _is_zero(args: Any, results: list[Value], trace: Trace) -> bool:

@@ -184,9 +184,8 @@ class _Probe:
                 return _Witness(own, "lengths", same)
             if witness.told_by == "input" and (witness.same == same or witness.token not in self.entered):
                 continue  # the very values that are the target, or what no module was given
-            pad = lengths.mask()
-            if values.size == pad.size and np.ptp(values.reshape(pad.shape)[~pad].astype(np.float64)) == 0:
-                continue  # the same at all content: where that is is what is learned
+            if any(_one_number(values, found) for found in (own, lengths) if found is not None):
+                continue  # the same at all content: where that is is what is learned, as by a stop gate
             if own is not None and own.agrees(lengths):
                 return _Witness(own, witness.told_by, same)
             if constant_beyond(values, lengths):
@@ -285,6 +284,12 @@ class _Probe:
             self._begin()
             self.looked.discard(self.trace.token_of(result))
             self.look(result, "pad_sequence")
+
+
+def _one_number(values: Any, lengths: Lengths) -> bool:
+    """Whether all that is content in [B, T] is one number."""
+    pad = lengths.mask()
+    return bool(values.size == pad.size and np.ptp(values.reshape(pad.shape)[~pad].astype(np.float64)) == 0)
 
 
 def install(session: Session) -> Undo:
