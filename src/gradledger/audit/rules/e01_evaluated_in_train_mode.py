@@ -147,7 +147,10 @@ def _evaluated(state: State, world: World) -> list[Finding]:
     for (module, _), line in state.lines.items():
         first = line.first
         # of a line that is walked only calls without a graph can be an evaluation
-        if not line.quiet or line.on_purpose or (first.grad_on and line.walked) or not world.trained_module(module):
+        if not line.quiet or line.on_purpose or (first.grad_on and line.walked):
+            continue
+        # an average of a trained network is evaluated in its place; the same call may give targets, too
+        if not world.trained_module(module) and (line.walked or not _follows(module, world)):
             continue
         sign = evaluates(first.site)
         if not sign or repeats_one_input(first.site):
@@ -179,6 +182,12 @@ def _evaluated(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _follows(module: int, world: World) -> bool:
+    """Whether a network is a copy of one that is trained, or follows it as an average of its weights does."""
+    links = world.copy_links(module, related=False)
+    return any(link.first.target == module and world.trained_module(link.first.source) for link in links)
 
 
 def _entered(state: State, module: int, site: Site) -> Site:
@@ -215,9 +224,12 @@ def _random(state: State, world: World) -> list[Finding]:
     found = []
     for events in state.randoms.values():
         event = events[0]
-        if not world.trained_module(event.module) or _told_to(event):
+        if not world.trained_module(event.module) or (event.how == "function" and _told_to(event)):
             continue
-        fix = "pass training=self.training"
+        fix, why = "pass training=self.training", "does not reach a function"
+        if event.how == "module":
+            fix = "make the layer in __init__, as an attribute of the module"
+            why = "does not reach this layer, which is no registered part of it"
         if event.op == "scaled_dot_product_attention":
             fix = "dropout_p=self.dropout if self.training else 0.0"
         found.append(
@@ -226,7 +238,7 @@ def _random(state: State, world: World) -> list[Finding]:
                 "error",
                 event.site,
                 f"`{event.op}` with p = {event.p:g} draws at random although `{world.module_name(event.module)}` is in "
-                "eval mode: `.eval()` does not reach a function, so every evaluation is of another random network.",
+                f"eval mode: `.eval()` {why}, so every evaluation is of another random network.",
                 fix,
                 related=distinct(event.site, (_as_site(c) for c in event.site.callers[:2])),
                 evidence={"op": event.op, "p": event.p, "seen": len(events)},

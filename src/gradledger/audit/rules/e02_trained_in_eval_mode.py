@@ -10,10 +10,12 @@ was regularised in the first epoch is not in the others.
 ## How it is found
 A trained module with layers that depend on the mode is called in eval mode in several iterations whose backward and
 step follow, although it was trained in train mode before, or an evaluation stands between the switch and the training.
+Or it was never trained in train mode: a function that has long returned (`from_pretrained`, a summary of shapes)
+switched all of it, or it came in eval mode out of a file or a copy.
 
 ## Near misses
 - A part, or its BatchNorm, kept in eval mode on purpose: only some layers are, or some parameters are frozen, or the
-  switch stands right before the training with no evaluation in between.
+  switch stands right before the training with no evaluation in between, or in a function that speaks of freezing.
 - Adversarial examples made in eval mode: the same iteration then trains in train mode.
 - Models without layers that depend on the mode.
 
@@ -23,6 +25,7 @@ step follow, although it was trained in train mode before, or an evaluation stan
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct, times
@@ -41,6 +44,8 @@ LISTENS: tuple[type[Event], ...] = (ModuleCalled, ModeSet, Backward)
 NEEDS_DETAIL = True
 MODULES_KEPT = 2000
 ENOUGH = 2  # iterations
+ENOUGH_WITHOUT_EVALUATION = 5
+_ON_PURPOSE = re.compile(r"freez|frozen|fix|norm|bn|lora|adapter|determin", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -54,6 +59,7 @@ class _Module:
     open: ModuleCalled | None = None
     first: ModuleCalled | None = None
     first_switch: Site = NOWHERE
+    first_evaluated: bool = False
     iterations: int = 0
     good: int = -1
 
@@ -108,8 +114,18 @@ def _walked(known: _Module, call: ModuleCalled, event: Backward) -> None:
     if call.active:
         known.trained += 1
         known.good = event.iteration
-    elif not call.training and known.switch.file and known.evaluated and event.leaves:
-        known.open = call
+    elif not call.training and event.leaves:
+        born = not known.trained and (not known.switch.file or _left_behind(known.switch, call.site))
+        if born or (known.switch.file and known.evaluated):
+            known.open = call
+
+
+def _left_behind(switch: Site, call: Site) -> bool:
+    """Whether a switch to eval mode stands in a function that has returned since, and does not speak of freezing."""
+    now = {call.function, *(f.function for f in call.callers), "<module>", ""}
+    if not switch.file or switch.function in now:
+        return False
+    return not any(_ON_PURPOSE.search(name) for name in (switch.function, *(f.function for f in switch.callers)))
 
 
 def _settle(known: _Module) -> None:
@@ -119,7 +135,7 @@ def _settle(known: _Module) -> None:
         return
     known.iterations += 1
     if known.first is None:
-        known.first, known.first_switch = call, known.switch
+        known.first, known.first_switch, known.first_evaluated = call, known.switch, known.evaluated
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -130,7 +146,7 @@ def finish(state: State, world: World) -> list[Finding]:
         parameters = world.tensors_of(ident)
         if (
             known.first is None
-            or known.iterations < ENOUGH
+            or known.iterations < (ENOUGH if known.first_evaluated else ENOUGH_WITHOUT_EVALUATION)
             or not world.trained_module(ident)
             or not all(world.tensor(t).requires_grad for t in parameters)
         ):
@@ -142,8 +158,8 @@ def finish(state: State, world: World) -> list[Finding]:
                 "E2",
                 "error",
                 call.site,
-                f"`{name}` is trained here in eval mode{before}: it was switched at line {known.first_switch.line} to "
-                f"be evaluated and not switched back; {times(call.moody, 'mode-dependent layer')} without effect in "
+                f"`{name}` is trained here in eval mode{before}: {_how(known)} and not switched back; "
+                f"{times(call.moody, 'mode-dependent layer')} without effect in "
                 f"{times(known.iterations, 'watched iteration')}.",
                 f"{name}.train()  before the training loop of each epoch",
                 related=distinct(call.site, (known.first_switch,)),
@@ -158,6 +174,13 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _how(known: _Module) -> str:
+    if not known.first_switch.file:
+        return "it came so out of a file or a copy"
+    why = " to be evaluated" if known.first_evaluated else f" in `{known.first_switch.function}`"
+    return f"it was switched at line {known.first_switch.line}{why}"
 
 
 def not_checked(state: State, world: World) -> str | None:

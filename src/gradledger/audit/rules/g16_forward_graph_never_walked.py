@@ -12,7 +12,8 @@ nothing, and memory that grows when the outputs are collected first and detached
 The outputs of forward calls that the program itself makes are followed until their graph is freed.  A line is reported
 when none of its calls was ever walked and at least 8 were thrown away.  When their values went into a loss all the same
 (a target, a critic's input), or left as a number within a training step, several in a row without a reverse pass in
-between are asked for: a phase of the program, not a step of training.
+between are asked for: a phase of the program, not a step of training.  One call a step is enough where the output is
+detached at once and no optimizer moves the network meanwhile: a teacher, a backbone under a probe.
 
 ## Near misses
 - A target computed with grad and detached inside the training step, `y = r + gamma * value(s2).detach()`.
@@ -46,6 +47,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (GraphDiscarded, Backward)
 
 _LEAST = 8  # calls
+_CUT_OFF = 30  # iterations in which all of a network whose output is detached at once is thrown away
 _IN_A_ROW = 4  # calls without a reverse pass between them, when a loss was computed from their values ...
 _IN_A_ROW_UNUSED = 2  # ... and when none was, in train mode
 _CHOICES = frozenset(
@@ -93,7 +95,9 @@ def _chain(site: Site) -> _Chain:
 def finish(state: State, world: World) -> list[Finding]:
     places: dict[tuple[str, str, str], list[tuple[Site, GraphDiscarded, int]]] = {}
     for chain, event in state.latest.items():
-        if event.walked or event.inputs_need_grad or event.calls < _LEAST or event.in_a_row < _least_in_a_row(event):
+        if event.walked or event.inputs_need_grad or event.calls < _LEAST:
+            continue
+        if event.in_a_row < _least_in_a_row(event) and not _cut_off(event, state.first[chain], world):
             continue
         if state.lost and not state.reached.intersection(world.tensors_of(event.module)):
             continue  # a training step whose loss lost its graph (GL-G10)
@@ -109,6 +113,17 @@ def _least_in_a_row(event: GraphDiscarded) -> int:
     if event.training and event.then not in _CHOICES:
         return _IN_A_ROW_UNUSED  # `gamma * value(s2).item()` within a training step is a target all the same
     return 1
+
+
+def _cut_off(event: GraphDiscarded, first: int, world: World) -> bool:
+    """`t = teacher(x).detach()`: all of a network that is neither trained meanwhile nor follows one that is."""
+    tensors = world.tensors_of(event.module)
+    if event.iteration - first < _CUT_OFF:
+        return False
+    if event.then not in ("detach", "detach_", "data") or world.copies_into(event.module):
+        return False
+    steps = [world.optimizer(o).last_step for t in tensors for o in world.holders(t)]
+    return bool(tensors) and not any(step is not None and step.iteration >= first for step in steps)
 
 
 def _line_to_edit(site: Site, walked: set[tuple[str, int]]) -> Site:

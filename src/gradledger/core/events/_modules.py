@@ -124,13 +124,15 @@ class ModeSet(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomInEval(Event):
-    """A function that draws at random (`dropout` told to, attention with a `dropout_p`) was called by the program's own
-    code inside a call of `module`, which is in eval mode.  `op`: its name; `p`: the probability."""
+    """A function that draws at random (`dropout` told to, attention with a `dropout_p`) was called inside a call of
+    `module`, which is in eval mode.  `op`: its name; `p`: the probability; `how`: "function" when the program's own
+    code called it, "module" when a layer did that is no part of `module`."""
 
     KIND: ClassVar[str] = "random_in_eval"
     module: int
     op: str
     p: float
+    how: str = "function"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
