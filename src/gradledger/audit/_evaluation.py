@@ -18,13 +18,15 @@ _EVALUATES = frozenset(
     }
 )  # fmt: skip
 _TRAINS = frozenset({"train", "training", "fit", "trainer", "learn"})
+_GLUED = re.compile(r"(val|valid|validation|test|dev|eval|train)(set|data|dataset|ds|loader|dl|iter|gen|acc|loss|x|y)$")
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 _REPEATS = (ast.ListComp, ast.GeneratorExp, ast.For)
 
 
 def words(name: str) -> set[str]:
-    """`ValLoader`, `x_val`, `evaluate2` -> their words in lower case."""
-    return {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    """`ValLoader`, `x_val`, `testloader`, `evaluate2` -> their words in lower case."""
+    found = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    return found | {part for word in found if (glued := _GLUED.match(word)) for part in glued.groups()}
 
 
 def evaluates(site: Site) -> str:

@@ -44,12 +44,22 @@ def counts_epochs(schedule: Schedule, name: str) -> bool:
 
 def epochs_around(schedule: Schedule) -> int:
     """How often the loop around the one that steps the scheduler runs, where the text says so; else 0."""
+    return next(iter(counts_around(schedule)), 0)
+
+
+def counts_around(schedule: Schedule) -> list[int]:
+    """How often the loops around the one that steps the scheduler run, from the inside, those of which the text says
+    it."""
+    found = []
     for loop in loops_around(schedule.site)[1:]:
         bound = _range_bound(loop.over)
+        if isinstance(bound, ast.BinOp) and isinstance(bound.op, ast.Add) and getattr(bound.right, "value", 0) == 1:
+            bound = bound.left  # range(1, updates + 1)
         for value in unfolded(loop.file, bound) if bound is not None else ():
             if isinstance(value, ast.Constant) and type(value.value) is int:
-                return value.value
-    return 0
+                found.append(value.value)
+                break
+    return found
 
 
 def _same(expression: ast.expr, bound: ast.expr) -> bool:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradledger.audit import _schedules
-from gradledger.audit._lengths import LENGTHS, counts_batches, counts_epochs, epochs_around
+from gradledger.audit._lengths import LENGTHS, counts_around, counts_batches, counts_epochs, epochs_around
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._schedules import Schedule
 from gradledger.audit.rule import Finding, Rule
@@ -114,7 +114,13 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
         return _lambda_too_often(schedule, passes, each)
     if length < 1 or calls < 1.5 * length + 1:
         return None
-    by_count = each >= 2 and passes >= 2 and (length == passes or (length == each and _is_cosine(schedule)))
+    waves = {length, schedule.horizon.get("inner.T_max", length)} if _is_cosine(schedule) else set()
+    if waves and not passes:  # without a loader
+        passes = epochs_around(schedule)
+        each = round(calls / passes) if passes >= 2 else 0
+    warm = schedule.horizon.get("milestones", 0.0)
+    epochs = {passes, passes - 1, passes - warm, each} if waves else {passes}
+    by_count = each >= 2 and passes >= 2 and not epochs.isdisjoint(waves or {length})
     written = counts_epochs(schedule, name)
     small = each >= 2 and passes >= 2 and length <= passes and length < each
     symptom = _symptom_often(schedule, length, by_count or written, small or written)
@@ -168,7 +174,8 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
             schedule.negative - 1,
             {"passes": passes, "steps_per_pass": each},
         )
-    if not (each or passes) and peak > 0:
+    loaded = bool(each or passes)
+    if not loaded and peak > 0:
         passes = epochs_around(schedule)
         each = round(calls / passes) if passes >= 2 else 0
         if schedule.cls == "ExponentialLR":
@@ -189,6 +196,9 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
             )
         return None
     gone = schedule.first_call_at_or_below(GONE * peak)
+    if gone is not None and not loaded:
+        counts = [n for n in counts_around(schedule) if abs(gone - n) <= 1 and calls >= 2 * n]
+        passes, each = (counts[0], round(calls / counts[0])) if counts else (passes, each)
     if gone is not None and abs(gone - passes) <= 1 and calls >= 2 * passes:
         return Verdict(
             f"is stepped once per batch and its rate was gone after {times(gone, 'call')} of {calls}",
