@@ -39,6 +39,11 @@ class Lengths:
         rows = np.asarray(self.rows)[:, None]
         return at < self.steps - rows if self.left else at >= rows
 
+    def shifted(self) -> Lengths:
+        """Of the same rows without their first position: targets of a next step."""
+        rows = tuple(min(r, self.steps - 1) if self.left else max(r - 1, 0) for r in self.rows)
+        return Lengths(rows, self.steps - 1, self.left, self.value)
+
     def agrees(self, other: Lengths) -> bool:
         """Whether two say the same of the same rows, up to a shift by one (inputs and targets of a next step)."""
         if self.left != other.left or len(self.rows) != len(other.rows):

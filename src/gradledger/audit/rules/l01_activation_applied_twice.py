@@ -131,6 +131,14 @@ def _words(event: ActivationFed) -> tuple[str, str]:
                 ),
                 f"take the {maker} over the classes: dim={event.used_axis}",
             )
+        if op == "sum":
+            return (
+                (
+                    f"`{maker}` of {shape} is taken over axis {event.axis}, the batch, but line {line} sums over axis "
+                    f"{event.used_axis} with it: the weights of a row do not sum to one, and depend on the other rows."
+                ),
+                f"take the {maker} over what is summed: dim={event.used_axis}",
+            )
         return (
             (
                 f"attention weights {shape} are normalised over axis {event.axis}, but line {line} sums over "

@@ -90,6 +90,9 @@ def normalised(trace: Trace, token: int) -> tuple[Value, int] | None:
             moves.append((numbers[0] % ndim, numbers[1] % ndim))
         elif op.name in ("t", "T", "mT"):
             moves.append((ndim - 2, ndim - 1))
+        elif op.name == "unsqueeze":
+            if axis_of(op, ndim) != ndim - 1:  # an axis at the end moves none
+                return None
         elif op.name not in _SAME_AXES:
             return None
         if not op.ins:
@@ -191,6 +194,8 @@ class _Probe:
                 self._classes(op, results[0], picked)
         elif name == "div" and len(op.ins) == 2 and _inside("categorical.py", "__init__"):
             self._classes(op, results[0], len(results[0].shape) - 1, "categorical")
+        elif name == "sum":
+            self._weighted(op, results[0])
         elif name in _PRODUCTS and len(op.ins) == 2:
             found = normalised(self.trace, op.ins[0])
             left = self.trace.values.get(op.ins[0])
@@ -199,6 +204,20 @@ class _Probe:
             used = _contracted(op, len(left.shape))
             if used is not None and used != found[1] and _is_attention(self.trace, found[0]):
                 self._pend(op, results[0], "input", found[0], found[1], used)
+
+    def _weighted(self, op: Op, result: Value) -> None:
+        """(weights * values).sum(1), the weights [B, K] normalised over the batch."""
+        product = self.trace.values.get(op.ins[0])
+        if product is None or product.op is None or product.op.name != "mul" or len(product.op.ins) != 2:
+            return
+        if axis_of(op, len(product.shape)) != 1:
+            return
+        for mine, other in (product.op.ins, product.op.ins[::-1]):
+            found, values = normalised(self.trace, mine), self.trace.values.get(other)
+            if found is None or values is None or found[1] != 0 or len(found[0].shape) != 2:
+                continue
+            if min(found[0].shape) > 1 and values.shape[:2] == found[0].shape:
+                self._pend(op, result, "input", found[0], 0, 1)
 
     def _same_axis(self, op: Op, maker: Value) -> bool:
         value = self.trace.values.get(op.ins[0])

@@ -190,6 +190,10 @@ class _Probe:
                 return _Witness(own, witness.told_by, same)
             if constant_beyond(values, lengths):
                 return witness
+            if witness.told_by == "mask" and values.shape[1] == lengths.steps - 1 and min(lengths.rows) > 1:
+                later = lengths.shifted()
+                if constant_beyond(values, later):
+                    return _Witness(later, "mask", same)
         return None
 
     # ------------------------------------------------------------------ does it count?
