@@ -132,18 +132,22 @@ def assigned_to(text: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
+def shallow_copies(file: str) -> dict[str, int]:
+    """name -> line of every `name = copy.copy(...)`."""
+    tree = parsed(file)
+    return {
+        last_name(target): node.lineno
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args
+        if ast.unparse(node.value.func) in ("copy", "copy.copy")
+        for target in node.targets
+    }
+
+
 def shallow_copy_line(file: str, names: Iterable[str]) -> int:
     """Line of `name = copy.copy(...)` for one of `names`, 0 when there is none."""
-    tree, wanted = parsed(file), set(names)
-    for node in ast.walk(tree) if tree is not None else ():
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and last_name(node.value.func) == "copy"
-            and any(last_name(t) in wanted for t in node.targets)
-        ):
-            return node.lineno
-    return 0
+    copies = shallow_copies(file)
+    return next((copies[name] for name in names if name in copies), 0)
 
 
 def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[str]) -> tuple[str, str, int] | None:

@@ -5,6 +5,7 @@ The program saves or keeps state in order to come back to it, and what comes bac
 
 - `best = model.state_dict()`: the tensors in it *are* the model's.  Training goes on and changes them, so that
   "restoring the best epoch" restores the last one.
+- `best = copy.copy(model)`: another module over the same parameters.
 - The scheduler's state is in the file, and nothing loads it: the schedule starts over.
 
 ## Why it matters
@@ -13,7 +14,8 @@ is raised in either case.
 
 ## How it is found
 Each state that a module hands out is known by its tensors and the iteration.  A load is reported when the state it is
-given is the live memory of that very module, handed out before later steps of its optimizer.  A scheduler is reported
+given is the live memory of that very module, handed out before later steps of its optimizer; a module that is called
+after steps, by a name that says it was kept, when it is a shallow copy of the trained one.  A scheduler is reported
 when the file held a scheduler's state, module or optimizer were filled from it, and the scheduler then steps from its
 beginning.
 
@@ -28,16 +30,17 @@ beginning.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradledger.audit import _resumes
+from gradledger.audit import _code, _resumes
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._resumes import Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, StateLoaded
-from gradledger.core.site import NOWHERE
+from gradledger.core.events import Event, ModuleCalled, StateLoaded
+from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
     "C3",
@@ -45,7 +48,8 @@ RULE = Rule(
     "checkpoint",
     "What is restored is not what was kept: a state that is the live memory itself, or a schedule that starts over.",
 )
-LISTENS = _resumes.LISTENS
+LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled)
+_KEPT = re.compile(r"(^|_)(best|kept|keep|saved?|snapshot|backup|old|prev\w*|initial|final)(_|$)", re.IGNORECASE)
 RARELY = 3  # restores; a program that loads its own memory again and again writes into it by that way
 KEPT = 64
 
@@ -57,6 +61,7 @@ class State:
     resumes: Resumes = field(default_factory=Resumes)
     own: dict[tuple[str, int], tuple[StateLoaded, int]] = field(default_factory=dict)
     count: Counter[tuple[str, int]] = field(default_factory=Counter)
+    called: dict[int, ModuleCalled] = field(default_factory=dict)  # module -> its latest call without a graph
 
 
 def init() -> State:
@@ -64,6 +69,10 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, ModuleCalled):
+        if not event.output_has_graph and (event.module in state.called or len(state.called) < KEPT):
+            state.called[event.module] = event
+        return
     _resumes.update(state.resumes, event, world)
     if isinstance(event, StateLoaded) and event.own_since is not None and world.trained_module(event.ident):
         key = event.site.key()
@@ -75,7 +84,42 @@ def update(state: State, event: Event, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     own = [_own(load, steps, world) for key, (load, steps) in state.own.items() if state.count[key] <= RARELY]
-    return own + _schedules(state.resumes, world)
+    return own + _shallow(state, world) + _schedules(state.resumes, world)
+
+
+def _shallow(state: State, world: World) -> list[Finding]:
+    """Modules that were kept by `copy.copy`: they hold the parameters of the one that went on training."""
+    found = []
+    for ident, call in state.called.items():
+        mine = set(world.tensors_of(ident))
+        others = [m for m in world.modules if m != ident and mine and mine == set(world.tensors_of(m))]
+        related = {ident, *world.ancestors(ident), *world.descendants(ident)}
+        if not call.iteration or related.issuperset(others) or not world.trained_module(ident):
+            continue
+        frames = (call.site, *(Site(f.file, f.line, f.function) for f in call.site.callers))
+        for place in frames:
+            copies = _code.shallow_copies(place.file)
+            names = [n for n in copies if _KEPT.search(n) and re.search(rf"\b{n}\b", world.source(place))]
+            if names:
+                site = Site(place.file, copies[names[0]], place.function)
+                found.append(_of_copy(names[0], site, place, call, world))
+                break
+    return found
+
+
+def _of_copy(name: str, site: Site, place: Site, call: ModuleCalled, world: World) -> Finding:
+    return Finding(
+        "C3",
+        "error",
+        site,
+        f"`{name}` is a shallow copy: it holds the very parameters of the network that trains on, so what line "
+        f"{place.line} uses is the latest one, not the one that was kept.",
+        "keep a copy: copy.deepcopy(model)",
+        related=distinct(site, (place, call.site)),
+        evidence={"how": "copy.copy", "called_at_iteration": call.iteration},
+        subject=world.module_name(call.module),
+        iteration=call.iteration,
+    )
 
 
 def _own(load: StateLoaded, steps: int, world: World) -> Finding:

@@ -191,7 +191,7 @@ def _by_identity(watch: Watch, world: World) -> list[Finding]:
     found = []
     told: set[int] = set()
     for met in watch.meetings.values():
-        if met.target == met.learner or met.target_graph or not met.bootstrap or met.target in told:
+        if met.target == met.learner or met.target_graph or met.target in told:
             continue
         mine, theirs = tree(met.target, world), tree(met.learner, world)
         same = mine & theirs
@@ -200,8 +200,8 @@ def _by_identity(watch: Watch, world: World) -> list[Finding]:
         if met.target in world.ancestors(met.learner) or met.learner in world.ancestors(met.target):
             continue  # a wrapper and what it wraps
         shallow = _shallow_copy(met.target_site)
-        if shallow == NOWHERE and mine != theirs:
-            continue  # heads over a shared trunk
+        if shallow == NOWHERE and (mine != theirs or not met.bootstrap):
+            continue  # heads over a shared trunk, or two views of one network
         told.add(met.target)
         site = shallow if shallow.file else made_at(met.target, world)
         found.append(
