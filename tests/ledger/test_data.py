@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from harness import watching
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from alone import alone
 from gradledger.core.events import BatchesCompared, SharedDataset, SharedPart, StoredDataChanged, WorkerGenerator
-from gradledger.ledger.probes import batches, fetches, loaders, parts, subsets, workers
+from gradledger.ledger.probes import batches, calls, fetches, loaders, parts, regions, subsets, workers
 
 
 def test_the_share_between_batches_is_that_of_the_analysis_of_variance() -> None:
@@ -194,3 +195,32 @@ def test_of_what_two_data_sets_hold_stores_functions_and_subsets_are_no_shared_p
         for each in random_split(data, [16, 16]):
             list(DataLoader(each))
     assert watch.all(SharedPart) == []
+
+
+def test_pieces_of_a_table_that_a_program_computes_into() -> None:
+    net = nn.Linear(3, 1)
+    with watching(loaders, calls, regions) as watch:
+        table = torch.rand(32, 3)
+        for _ in range(2):
+            for piece in table.split(8):
+                net(piece)
+        for first in range(0, 32, 8):
+            fresh = table[first : first + 8].clone()
+            fresh += 1
+            net(fresh)
+        assert watch.all(StoredDataChanged) == []
+        for _ in range(2):
+            for first in range(0, 32, 8):
+                piece = table[first : first + 8]
+                piece += 1
+                net(piece)
+        (event,) = watch.all(StoredDataChanged)
+        assert (event.dataset, event.attribute, event.items) == ("tensor", "", 2)
+        rows = torch.zeros(32, 3)
+        for _ in range(3):
+            for first in range(0, 32, 8):
+                piece = rows[first : first + 8]
+                piece[:] = torch.rand(8, 3)
+                piece -= 0.5
+                net(piece)
+        assert len(watch.all(StoredDataChanged)) == 1

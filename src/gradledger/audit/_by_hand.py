@@ -17,7 +17,10 @@ from gradledger.core.site import NOWHERE, Site
 LISTENS: tuple[type[ev.Event], ...] = (ev.Backward, ev.Clear, ev.GradientsRead)
 KEPT = 64  # lines of reverse passes
 STALE = 5  # passes in a row that added to what was read
-_CHANGED = re.compile(r"\.grad(\.data)?\s*(\*=|/=|\+=|-=|\.(mul|div|copy|lerp|add|sub|zero|fill)_\()|\b_foreach_\w+_\(")
+_CHANGED = re.compile(
+    r"\.grad(\.data)?\s*(\*=|/=|\+=|-=|\.(mul|div|copy|lerp|add|sub|zero|fill)_\()"
+    r"|\b_foreach_\w+_\(\s*[^,)]*\b(g|gs|grad|grads|gradients?)\b"  # what is written comes first
+)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ normalisation is applied again and again.
 ## How it is found
 In the first passes, what a data set keeps for the items of a batch is compared before and after they are fetched.  It
 is reported when the values of stored items changed in two passes.  A data set that is built anew for each pass counts
-when a pass finds items as an earlier one left them and changes them again: then what lies under it is the same.
+when a pass finds items as an earlier one left them and changes them again: then what lies under it is the same.  So
+are pieces that a program cuts from a table without any data set, when it computes into them and trains on them again.
 
 ## Near misses
 - Batches changed in place after the loader has stacked them: a copy.
@@ -75,7 +76,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 "D2",
                 "error",
                 site,
-                f"fetching items changes {_stored(event)} in place: "
+                f"{'this' if event.dataset == 'tensor' else 'fetching items'} changes {_stored(event)} in place: "
                 f"{times(event.items, 'stored item')} looked at had other values afterwards, in {event.passes} passes.",
                 "copy the item first: .clone() of a tensor, .copy() of an array",
                 related=related[:6],
@@ -89,7 +90,9 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _stored(event: StoredDataChanged) -> str:
-    """ "`x` of `Frames`"; a plain list of items has no attribute."""
+    """ "`x` of `Frames`"; a plain list of items has no attribute, a table that batches are cut from no class."""
+    if event.dataset == "tensor":
+        return "the table that batches are cut from"
     return f"`{event.attribute}` of `{event.dataset}`" if event.attribute else f"the items of the {event.dataset}"
 
 

@@ -228,8 +228,17 @@ class _Probe:
             self.trace, left, right
         )
 
-    def _grows(self, op: Op, result: Value) -> None:
+    def _summands(self, op: Op) -> list[int]:
+        """What a sum adds, also where it is weighted on the way: `0.9 * mean + 0.1 * x`."""
+        found = list(op.ins)
         for token in op.ins:
+            value = self.trace.values.get(token)
+            if value is not None and value.op is not None and value.op.name in ("mul", "div"):
+                found += value.op.ins
+        return found
+
+    def _grows(self, op: Op, result: Value) -> None:
+        for token in self._summands(op):
             value = self.trace.values.get(token)
             if (
                 value is not None
