@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,18 @@ import pytest
 import torch
 from harness import watching
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info, random_split
 
 from alone import alone
-from gradledger.core.events import BatchesCompared, SharedDataset, SharedPart, StoredDataChanged, WorkerGenerator
-from gradledger.ledger.probes import batches, calls, fetches, loaders, parts, regions, subsets, workers
+from gradledger.core.events import (
+    BatchesCompared,
+    SharedDataset,
+    SharedPart,
+    StoredDataChanged,
+    WorkerGenerator,
+    WorkersAlike,
+)
+from gradledger.ledger.probes import batches, calls, fetches, loaders, parts, regions, streams, subsets, workers
 
 
 def test_the_share_between_batches_is_that_of_the_analysis_of_variance() -> None:
@@ -224,3 +232,28 @@ def test_pieces_of_a_table_that_a_program_computes_into() -> None:
                 piece -= 0.5
                 net(piece)
         assert len(watch.all(StoredDataChanged)) == 1
+
+
+class Stream(IterableDataset):
+    """Random rows: of one seed, of one a worker, or the same row again and again."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        draw = torch.Generator().manual_seed(info.id if self.kind == "by worker" and info else 0)
+        for _ in range(24):
+            yield torch.zeros(3) if self.kind == "constant" else torch.rand(3, generator=draw)
+
+
+@alone
+@pytest.mark.parametrize(("kind", "told"), [("one seed", 1), ("by worker", 0), ("constant", 0)])
+def test_workers_that_give_the_same_stream(kind: str, told: int) -> None:
+    with watching(loaders, streams) as watch:
+        loader = DataLoader(Stream(kind), batch_size=4, num_workers=2)
+        for _ in range(2):
+            for _ in loader:
+                pass
+        list(DataLoader(Stream(kind), batch_size=4))
+    assert [(e.workers, e.batches) for e in watch.all(WorkersAlike)] == [(2, 4)] * told

@@ -12,7 +12,8 @@ after epoch.  There is far less variety than the code seems to make.
 When a loader with workers begins a pass without a `worker_init_fn`, the methods that fetch an item (and the transforms
 that they call) are searched for the generators that they use.  And the workers themselves report from which generators
 they draw for their first batch, and in which state these were: it is reported when two workers drew from equal states,
-however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).
+however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).  Of an
+iterable data set the first batches of all workers are compared: it is reported when they are the same.
 
 ## Near misses
 - No worker processes; a `worker_init_fn` that seeds by worker; a data set that asks `get_worker_info()`.
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, WorkerDraws, WorkerGenerator
+from gradledger.core.events import Event, WorkerDraws, WorkerGenerator, WorkersAlike
 
 RULE = Rule(
     "D3",
@@ -38,7 +39,7 @@ RULE = Rule(
     "data",
     "Every worker process draws from a copy of one random generator: the same numbers, again in each epoch.",
 )
-LISTENS: tuple[type[Event], ...] = (WorkerGenerator, WorkerDraws)
+LISTENS: tuple[type[Event], ...] = (WorkerGenerator, WorkerDraws, WorkersAlike)
 KEPT = 200
 
 
@@ -48,6 +49,7 @@ class State:
 
     seen: list[WorkerGenerator] = field(default_factory=list)
     draws: dict[tuple[int, int, str, str], list[WorkerDraws]] = field(default_factory=dict)
+    alike: list[WorkersAlike] = field(default_factory=list)
 
 
 def init() -> State:
@@ -59,6 +61,8 @@ def update(state: State, event: Event, world: World) -> None:
         state.seen.append(event)
     elif isinstance(event, WorkerDraws) and len(state.draws) < KEPT:
         state.draws.setdefault((event.loader, event.epoch, event.name, event.state), []).append(event)
+    elif isinstance(event, WorkersAlike) and len(state.alike) < KEPT:
+        state.alike.append(event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -87,7 +91,27 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     told = {event.loader for event in state.seen if found}
-    return found + [f for f in _drawn(state, world) if not told or f.evidence["loader"] not in told]
+    drawn = [finding for finding in _drawn(state, world) if finding.evidence["loader"] not in told]
+    told |= {number for number, *_ in state.draws} if drawn else set()
+    return [*found, *drawn, *(_of_streams(event, world) for event in state.alike if event.loader not in told)]
+
+
+def _of_streams(event: WorkersAlike, world: World) -> Finding:
+    loader = world.loaders.get(event.loader)
+    made = loader.made.site if loader is not None else event.site
+    site = event.reader if event.reader.file else made
+    return Finding(
+        "D3",
+        "error",
+        site,
+        f"all {event.workers} workers give the same: their first {event.batches // event.workers} batches are equal, "
+        f"value for value, so each sample comes {event.workers} times.",
+        "seed by worker, default_rng([seed, get_worker_info().id]), or give each worker a part of the stream",
+        related=distinct(site, (made, event.site)),
+        evidence={"workers": event.workers, "batches_compared": event.batches, "loader": event.loader},
+        subject="workers",
+        iteration=event.iteration,
+    )
 
 
 def _drawn(state: State, world: World) -> list[Finding]:

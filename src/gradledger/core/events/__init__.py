@@ -86,6 +86,9 @@ from gradledger.core.events._data import (
 from gradledger.core.events._data import (
     WorkerGenerator as WorkerGenerator,
 )
+from gradledger.core.events._data import (
+    WorkersAlike as WorkersAlike,
+)
 from gradledger.core.events._json import (
     EVENTS as EVENTS,
 )

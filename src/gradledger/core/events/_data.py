@@ -83,6 +83,18 @@ class WorkerGenerator(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersAlike(Event):
+    """In the first `batches` of a loader over an iterable data set all of its `workers` gave the same, batch for batch.
+    `reader`: the data set's `__iter__`."""
+
+    KIND: ClassVar[str] = "workers_alike"
+    loader: int
+    workers: int
+    batches: int
+    reader: Site = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDataset(Event):
     """A pass begins over one of several `Subset`s that share one data set object: told at the first, and when settings
     of it were found set anew.  `settings`: its attributes that are no store of data; `anew`: those set anew since the
