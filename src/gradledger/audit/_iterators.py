@@ -59,7 +59,7 @@ def uses_of(site: Site, name: str) -> list[Use]:
     if tree is None:
         return []
     scope = enclosing_function(site.file, site.line) or tree
-    return [use for node in _own(scope) if (use := _use(tree, site.file, scope, node, name)) is not None]
+    return [use for node in own_nodes(scope) if (use := _use(tree, site.file, scope, node, name)) is not None]
 
 
 def _use(tree: ast.Module, file: str, scope: ast.AST, node: ast.AST, name: str) -> Use | None:
@@ -88,7 +88,7 @@ def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[
         position += 1
     if position >= len(arguments):
         return None
-    loops = [n for n in _own(functions[0]) if isinstance(n, ast.For) and _loops_over(n, arguments[position])]
+    loops = [n for n in own_nodes(functions[0]) if isinstance(n, ast.For) and _loops_over(n, arguments[position])]
     writing = [loop for loop in loops if _writes(loop.body)]
     return (name, (writing or loops)[-1]) if loops else None
 
@@ -196,7 +196,7 @@ def _directly(scope: ast.AST, line: int) -> bool:
     return not inner
 
 
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """Nodes of a scope without those of functions and classes inside it."""
     queue = list(ast.iter_child_nodes(scope))
     for node in queue:
@@ -206,7 +206,7 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _in_scope(file: str, tree: ast.Module, scope: ast.AST) -> Iterator[UsedUp]:
-    nodes = list(_own(scope))
+    nodes = list(own_nodes(scope))
     loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
     function = getattr(scope, "name", "<module>")
     for name, makers in _bound(nodes).items():

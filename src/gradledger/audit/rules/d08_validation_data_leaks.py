@@ -13,7 +13,7 @@ Rows are followed from the program's tables through indexing and arithmetic.  A 
 what is computed with it carries it on; it is reported when inputs that were trained on and inputs held out carry one
 statistic that is taken over both.  Tables from arrays are told by their values: all rows together have mean 0 and
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
-their numbers.
+their numbers.  Transforms of scikit-learn are read from the text: fitted on a table that is parted afterwards.
 
 ## Near misses
 - Statistics of the training rows, used for all; batch statistics; statistics that scale targets or make labels.
@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._evaluation import words
+from gradledger.audit._fits import fitted_before_split
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
@@ -102,7 +103,31 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found + [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
+    found += [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
+    return found or _in_the_text(world)
+
+
+def _in_the_text(world: World) -> list[Finding]:
+    """Transforms that are fitted before the split, in the files from which optimizers were built."""
+    built = [o.site for o in world.optimizers.values() if o.steps]
+    files = dict.fromkeys(f for site in built for f in (site.file, *(c.file for c in site.callers)) if f)
+    return [
+        Finding(
+            "D8",
+            "error",
+            fit.site,
+            f"`{fit.kind}` is fitted on all of `{fit.table}`, and line {fit.split.line} parts what it makes into rows "
+            "trained on and rows held out: what is held out has shaped the inputs.",
+            "split first, fit on the training rows, and transform the rest",
+            related=(fit.split,),
+            evidence={"transform": fit.kind, "table": fit.table, "split_line": fit.split.line},
+            confidence="likely",
+            subject=fit.table,
+        )
+        for file in files
+        if "site-packages" not in file
+        for fit in fitted_before_split(file)
+    ]
 
 
 def _is_leak(event: RowsShared, state: State) -> bool:

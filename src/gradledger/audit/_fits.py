@@ -1,0 +1,130 @@
+"""Transforms of scikit-learn that the source fits on a whole table, before it parts the table: read from the text.
+
+What such a transform computes is numpy's and is not followed; that the lines ran is told by the optimizers that the
+file, or what it was called from, built.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._evaluation import words
+from gradledger.audit._iterators import own_nodes
+from gradledger.core.site import Site
+
+_FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransformer|Vectorizer|ICA|NMF|Discretizer)$")
+_PARTS = frozenset({"train_test_split", "random_split", "Subset"})
+_HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
+_TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
+
+
+@dataclass(frozen=True, slots=True)
+class FittedWhole:
+    """`kind`: class of the transform; `site`: where it is fitted, on `table`; `split`: where that is parted later."""
+
+    kind: str
+    table: str
+    site: Site
+    split: Site
+
+
+def fitted_before_split(file: str) -> Iterator[FittedWhole]:
+    """Fits of a file whose results are parted into training and held-out rows afterwards, in the same function."""
+    tree = parsed(file)
+    if tree is None or "sklearn" not in ast.unparse(tree):
+        return
+    scopes: list[ast.AST] = [tree]
+    scopes += [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for scope in scopes:
+        nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
+        kinds = _kinds(nodes)
+        for node in nodes:
+            found = _fit(node, kinds) if isinstance(node, ast.Call) else None
+            if found is None or not isinstance(node, ast.Call):
+                continue
+            kind, scaler, table = found
+            line = _parted(nodes, scaler, table, node.lineno)
+            if line:
+                yield FittedWhole(kind, table, Site(file, node.lineno, ""), Site(file, line, ""))
+
+
+def _kinds(nodes: list[ast.AST]) -> dict[str, str]:
+    """Names of transforms, and their classes."""
+    return {
+        last_name(target): last_name(node.value.func)
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if _FITTED.search(last_name(node.value.func))
+        for target in node.targets
+    }
+
+
+def _fit(node: ast.Call, kinds: dict[str, str]) -> tuple[str, str, str] | None:
+    """(class, name of the transform, name of the table) of a call that fits one to what is not called training rows."""
+    if not isinstance(node.func, ast.Attribute) or not node.args:
+        return None
+    if node.func.attr not in ("fit", "fit_transform"):
+        return None
+    owner = node.func.value
+    kind = last_name(owner.func) if isinstance(owner, ast.Call) else kinds.get(last_name(owner), "")
+    table = last_name(node.args[0])
+    if not _FITTED.search(kind) or not table or words(table) & ({"train", "training"} | _TARGETS):
+        return None
+    return kind, last_name(owner), table
+
+
+def _parted(nodes: list[ast.AST], scaler: str, table: str, after: int) -> int:
+    """The line on which what was made with a fitted transform is parted; 0 when none does."""
+    made: set[str] = set()
+    train = held = 0
+    for node in nodes:
+        if getattr(node, "lineno", 0) < after:
+            continue
+        if isinstance(node, ast.Assign):
+            transforms = any(_transforms(part, scaler, table) for part in ast.walk(node.value))
+            if transforms or _names(node.value) & made:
+                sides = [_side(node, part, made) for part in ast.walk(node.value)]
+                train, held = train or node.lineno * ("train" in sides), held or node.lineno * ("held" in sides)
+                made |= {last_name(t) for target in node.targets for t in _flat(target)} - {""}
+        if isinstance(node, ast.Call) and last_name(node.func) in _PARTS and _names(node) & made:
+            return node.lineno
+        if isinstance(node, ast.Call):
+            sides = [_side(node, part, made) for part in ast.walk(node)]
+            train, held = train or node.lineno * ("train" in sides), held or node.lineno * ("held" in sides)
+        if train and held:
+            return max(train, held)
+    return 0
+
+
+def _transforms(node: ast.AST, scaler: str, table: str) -> bool:
+    """`scaler.transform(table)`, or `Scaler().fit_transform(table)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+        return False
+    return node.func.attr in ("transform", "fit_transform") and last_name(node.func.value) == scaler and (
+        last_name(node.args[0]) == table
+    )
+
+
+def _side(statement: ast.AST, node: ast.AST, made: set[str]) -> str:
+    """ "train" or "held" for a piece of what was made that the text calls so, by its index or by the name it gets."""
+    if not isinstance(node, ast.Subscript) or last_name(node.value) not in made:
+        return ""
+    said = {word for name in _names(node.slice) for word in words(name)}
+    if not said & (_HELD | {"train"}) and isinstance(statement, ast.Assign):
+        targets = _flat(statement.targets[0])
+        values = _flat(statement.value)
+        mine = [t for t, v in zip(targets, values, strict=False) if any(n is node for n in ast.walk(v))]
+        said = {word for target in mine for word in words(last_name(target))}
+    return "train" if "train" in said else "held" if said & _HELD else ""
+
+
+def _flat(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else [node]
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))} - {""}
