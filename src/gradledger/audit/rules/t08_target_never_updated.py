@@ -29,12 +29,11 @@ Copy from the trained network: `target.load_state_dict(net.state_dict())`, and c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from gradledger.audit import _code, _shadows
 from gradledger.audit._phrases import times
-from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
-from gradledger.audit._unwritten import Attempt, forgotten, pending
+from gradledger.audit._targets import Meeting, Watch, links, made_at, sites, tree
+from gradledger.audit._vain import Effect, State, followed, never_ran, stands
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import (
@@ -68,32 +67,8 @@ LISTENS: tuple[type[Event], ...] = (
     *_shadows.LISTENS,
 )
 
-_PATIENCE = 50  # optimizer steps without any update before the source is asked
 _LOADS = 8
 _FILES = 32
-
-
-@dataclass(slots=True)
-class _Effect:
-    """Copies from one module into another at one line: how many, how many changed something."""
-
-    first: Copied
-    last: Copied
-    count: int = 0
-    idle: int = 0  # nothing changed, or weight 0
-
-
-@dataclass(slots=True)
-class State:
-    watch: Watch = field(default_factory=Watch)
-    effects: dict[tuple[int, int, tuple[str, int]], _Effect] = field(default_factory=dict)
-    ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
-    loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
-    walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walk over parameters, take or copy a state
-    files: set[str] = field(default_factory=set)  # of the lines that train and of their callers
-    still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
-    moved: set[int] = field(default_factory=set)
-    shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
 
 
 def init() -> State:
@@ -105,7 +80,7 @@ def update(state: State, event: Event, world: World) -> None:
         key = (event.source, event.target, event.site.key())
         kept = state.effects.get(key)
         if kept is None:
-            kept = state.effects[key] = _Effect(event, event)
+            kept = state.effects[key] = Effect(event, event)
         kept.count += event.weight
         kept.idle += event.weight if event.changed is False or event.tau == 0.0 else 0
         kept.last = event
@@ -163,7 +138,7 @@ def finish(state: State, world: World) -> list[Finding]:
         *_self_copies(state, world),
         *_without_effect(state, world),
         *_wrong_way(state, world),
-        *_never_ran(state, world),
+        *never_ran(state, world),
     ):
         if not told & tree(module, world):
             told |= tree(module, world)
@@ -178,7 +153,7 @@ def _self_copies(state: State, world: World) -> list[tuple[Finding, int]]:
     found = []
     for effect in state.effects.values():
         copy = effect.first
-        if not copy.same or world.trained_module(copy.target) or _followed(copy.target, state, world):
+        if not copy.same or world.trained_module(copy.target) or followed(copy.target, state, world):
             continue
         met = _as_target(copy.target, state.watch, world)
         if met is None and effect.count < 2:
@@ -237,7 +212,7 @@ def _without_effect(state: State, world: World) -> list[tuple[Finding, int]]:
         copy, last = effect.first, effect.last
         if copy.same or last.iteration <= copy.iteration or effect.count < 2:
             continue
-        still = _stands(copy.target, state)  # a blend of a value with itself moves it by rounding alone
+        still = stands(copy.target, state)  # a blend of a value with itself moves it by rounding alone
         if effect.idle < effect.count and not still:
             continue
         if not world.trained_module(copy.source) or world.trained_module(copy.target):
@@ -289,7 +264,7 @@ def _wrong_way(state: State, world: World) -> list[tuple[Finding, int]]:
             or world.trained_module(copy.source)
         ):
             continue
-        if _followed(copy.source, state, world):
+        if followed(copy.source, state, world):
             continue
         met = _as_target(copy.source, state.watch, world)
         if met is None or not tree(met.learner, world) & tree(copy.target, world):
@@ -332,124 +307,7 @@ def _fix_way(site: Site, world: World) -> str:
     return "exchange source and target of the update"
 
 
-# ----------------------------------------------------------------------------------------------- never ran
-
-
-def _never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
-    known = links(world)
-    found = []
-    for met in state.watch.meetings.values():
-        if met.target == met.learner or met.symmetric or world.trained_module(met.target):
-            continue
-        if world.iteration - met.first_iteration < _PATIENCE or not world.trained_module(met.learner):
-            continue
-        if not met.bootstrap and not kin(met.target, met.learner, world, known) and not _of_trained(met, world, known):
-            continue
-        if _followed(met.target, state, world) or _remade(met.target, known, world):
-            continue
-        if not _stands(met.target, state):
-            continue
-        attempts = pending(met, state.ran, state.walked, world)
-        if attempts is None:
-            continue  # its turn may not have come yet
-        attempts = attempts or _idle_loads(met.target, state, world)
-        if attempts:
-            found.append((_never(met, attempts, world), met.target))
-        elif forgotten(met, state.ran, state.files, world, known):
-            found.append((_forgot(met, world), met.target))
-    return found
-
-
-def _of_trained(met: Meeting, world: World, known: list[Link]) -> bool:
-    """Whether the target is a copy of a network that is trained, if not of the one whose output it meets: a predictor
-    stands behind that one."""
-    return any(link.target == met.target and world.trained_module(link.source) for link in known)
-
-
-def _stands(module: int, state: State) -> bool:
-    """Whether a module's values were looked at over long enough, and have not moved."""
-    return module not in state.moved and state.still.get(module, 0) >= _PATIENCE - 5
-
-
-def _idle_loads(module: int, state: State, world: World) -> list[Attempt]:
-    """Lines that load a state into the target again and again, which stays the same for all that."""
-    mine = {module, *world.descendants(module), *world.ancestors(module)}
-    loads = [e for ident, events in state.loads.items() if ident in mine for e in events if e.site.file]
-    return [Attempt((e.site,), True) for e in loads] if len(loads) > 1 else []
-
-
-def _remade(module: int, known: list[Link], world: World) -> bool:
-    """The program replaces the target by a new deep copy instead of writing into it."""
-    freed = world.module(module).freed_iteration
-    if freed is not None and freed < world.iteration:
-        return True
-    mine = [k for k in known if k.deep and k.target == module]
-    return any(
-        k.deep and k.source == m.source and k.site.key() == m.site.key() and k.target != m.target
-        for m in mine
-        for k in known
-    )
-
-
-def _forgot(met: Meeting, world: World) -> Finding:
-    name, online = world.module_name(met.target), world.module_name(met.learner)
-    steps = world.iteration - met.first_iteration
-    return Finding(
-        "T8",
-        "error",
-        met.target_site,
-        f"`{name}` is a copy of `{online}` and gives its target, but has not changed in {times(steps, 'step')}, and no "
-        "line of the program writes into it: every target comes from the untrained first network.",
-        "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
-        related=sites(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
-        evidence={"target": name, "network": online, "steps": steps, "why": "no update in the program"},
-        confidence="likely",
-        subject=name,
-        iteration=met.first_iteration,
-    )
-
-
-def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
-    name, online = world.module_name(met.target), world.module_name(met.learner)
-    steps = world.iteration - met.first_iteration
-    first, *others = [site for attempt in attempts for site in attempt.sites]
-    ran = attempts[0].ran
-    return Finding(
-        "T8",
-        "error",
-        first,
-        f"`{name}` gives the target for `{online}` but has not changed in {times(steps, 'step')}: this update "
-        + ("runs without writing a new value into it." if ran else "has never run."),
-        "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
-        if ran
-        else "see to it that the condition comes true while training, every few hundred steps",
-        related=sites(first, (*others[:8], met.target_site, made_at(met.target, world))),
-        evidence={
-            "target": name,
-            "network": online,
-            "steps": steps,
-            "update_lines": list(dict.fromkeys(s.line for s in (first, *others)))[:6],
-            "why": "no effect" if ran else "never ran",
-        },
-        count=1,
-        subject=name,
-        iteration=met.first_iteration,
-    )
-
-
 # ----------------------------------------------------------------------------------------------- shared
-
-
-def _followed(module: int, state: State, world: World) -> bool:
-    """Whether values of another module effectively arrived in (a part of) the module after training began."""
-    mine = tree(module, world)
-    for effect in state.effects.values():
-        copy, last = effect.first, effect.last
-        if copy.same or last.iteration == 0 or effect.idle >= effect.count:
-            continue
-        if copy.target == module or any(t in mine for _, t in last.pairs):
-            return True
-    return False
 
 
 def _as_target(module: int, watch: Watch, world: World) -> Meeting | None:
