@@ -32,7 +32,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import aliases, last_name, parsed
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
@@ -48,6 +48,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step)
 KEPT = 200
+_OF_LISTS = frozenset({"append", "insert", "remove", "pop", "clear", "extend"})
 _HELD_OUT = re.compile(r"(^|_)(val|valid|validation|test|testing|eval|evaluation|dev|held|holdout)", re.IGNORECASE)
 _AUGMENTATION = re.compile(
     r"aug|random|jitter|noise|flip|crop|erase|mix|shake|train|active|enabled|^p$|prob", re.IGNORECASE
@@ -97,7 +98,8 @@ def finish(state: State, world: World) -> list[Finding]:
         if not any(event.loader in state.trained for event in shown):
             continue
         for setting, _ in shown[0].settings:
-            found += [finding for finding in _judge_part(shown, setting) if finding.site.key() not in told]
+            more = _judge_part(shown, setting) or _judge_alias(shown[0], setting)
+            found += [finding for finding in more if finding.site.key() not in told]
     return found
 
 
@@ -162,6 +164,47 @@ def _judge_part(events: list[SharedPart], setting: str) -> list[Finding]:
             iteration=event.iteration,
         )
     ]
+
+
+def _judge_alias(event: SharedPart, setting: str) -> list[Finding]:
+    """`val_tf = train_tf`, and then `val_tf.steps.remove(...)` or `val_tf.active = False`."""
+    for file in dict.fromkeys(s.file for s in (event.site, *event.made)):
+        for name, other, line in aliases(file):
+            changes = _changes(file, name, setting) if _HELD_OUT.search(name) and not _HELD_OUT.search(other) else []
+            if not changes or min(changes) < line:
+                continue
+            site = Site(file, min(changes), "")
+            return [
+                Finding(
+                    "D10",
+                    "error",
+                    site,
+                    f"`{name}` is `{other}` under a second name (line {line}), one `{event.kind}` that {event.holders} "
+                    f"data sets hold: what is done to its `{setting}` here holds for all of them.",
+                    f"{name} = copy.deepcopy({other})",
+                    related=distinct(site, (Site(file, line, ""), *event.made, event.site)),
+                    evidence={"attribute": setting, "holders": event.holders, "alias_of": other},
+                    subject=f"{event.kind}.{setting}",
+                    iteration=event.iteration,
+                )
+            ]
+    return []
+
+
+def _changes(file: str, name: str, setting: str) -> list[int]:
+    """Lines that set `name.setting`, or change the list that it is."""
+    found = [
+        line
+        for line, target, _, again in _assignments(file)
+        if target.attr == setting and last_name(target.value) == name and not again
+    ]
+    tree = parsed(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LISTS:
+            inner = node.func.value
+            if isinstance(inner, ast.Attribute) and inner.attr == setting and last_name(inner.value) == name:
+                found.append(node.lineno)
+    return found
 
 
 def _of_one(part: str, setting: str) -> bool:

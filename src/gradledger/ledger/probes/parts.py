@@ -71,9 +71,15 @@ def parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(part: Any) -> tuple[tuple[str, str], ...]:
-    """(name, value as Python writes it) of the attributes that are a number, a text, a truth value or nothing."""
-    found = [(name, value) for name, value in list(vars(part).items())[:ATTRIBUTES] if type(value) in _PLAIN]
-    return tuple((name, repr(value)) for name, value in found if len(str(value)) < 80)
+    """(name, value as Python writes it) of the attributes that are a number, a text, a truth value or nothing; of
+    lists, how long they are."""
+    found = []
+    for name, value in list(vars(part).items())[:ATTRIBUTES]:
+        if type(value) is list:
+            found.append((name, f"a list of {len(value)}"))
+        elif type(value) in _PLAIN and len(str(value)) < 80:
+            found.append((name, repr(value)))
+    return tuple(found)
 
 
 def install(session: Session) -> Undo:
