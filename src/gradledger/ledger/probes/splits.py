@@ -369,8 +369,10 @@ def _column(store: Any) -> list[Any] | None:
     if type(store) is not list or not LEAST <= len(store) <= 20_000:
         return None
     first = store[0]
-    if type(first) is tuple and all(type(i) is tuple and len(i) == len(first) for i in store):
+    if type(first) in (tuple, list) and all(type(i) is type(first) and len(i) == len(first) for i in store):
         return [c for part in zip(*store, strict=True) if (c := _stacked(list(part))) is not None]
+    if type(first) is dict and all(type(i) is dict and i.keys() == first.keys() for i in store):
+        return [c for key in first if (c := _stacked([i[key] for i in store])) is not None]
     stacked = _stacked(store)
     return [stacked] if stacked is not None else None
 
@@ -379,6 +381,8 @@ def _stacked(items: list[Any]) -> Any:
     first = items[0]
     if isinstance(first, (int, float)) and all(isinstance(i, (int, float)) for i in items):
         return np.asarray(items)
+    if isinstance(first, str) and all(isinstance(i, str) for i in items):
+        return np.unique(np.asarray(items), return_inverse=True)[1]  # names of patients, scenes
     if type(first) is torch.Tensor:
         if not all(type(i) is torch.Tensor and i.shape == first.shape for i in items) or first.numel() > 65_536:
             return None
