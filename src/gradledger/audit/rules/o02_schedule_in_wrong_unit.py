@@ -115,7 +115,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
     if length < 1 or calls < 1.5 * length + 1:
         return None
     waves = {length, schedule.horizon.get("inner.T_max", length)} if _is_cosine(schedule) else set()
-    if waves and not passes:  # without a loader
+    if waves and not passes and schedule.cls in OF_OTHERS:  # without a loader
         passes = epochs_around(schedule)
         each = round(calls / passes) if passes >= 2 else 0
     warm = schedule.horizon.get("milestones", 0.0)

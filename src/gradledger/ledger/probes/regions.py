@@ -7,7 +7,6 @@ normalisation), the table is what changed.  A table that the program fills (a ro
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from gradledger.core.events import StoredDataChanged
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._digest import digest
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
@@ -39,7 +39,7 @@ class _Table:
     """One table: the values of its pieces when they were last trained on, those that had others then, where the
     program computed into one."""
 
-    table: weakref.ref[torch.Tensor]
+    table: Ref[torch.Tensor]
     digests: dict[_Piece, str] = field(default_factory=dict)
     changed: set[_Piece] = field(default_factory=set)
     site: Site = NOWHERE
@@ -59,7 +59,7 @@ class _Probe:
         if known is None or known.table() is not base:
             if len(self.tables) >= TABLES:
                 return None
-            known = self.tables[id(base)] = _Table(weakref.ref(base))
+            known = self.tables[id(base)] = _Table(Ref(base))
         return known
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
