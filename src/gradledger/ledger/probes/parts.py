@@ -28,7 +28,6 @@ _NO_PART = (
     torch.Tensor,
     np.ndarray,
     torch.Generator,
-    np.random.Generator,
     type,
     types.ModuleType,
     types.FunctionType,
@@ -59,7 +58,7 @@ def parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
             members = value[:MEMBERS] if type(value) in (list, tuple) else [value]
             for member in members:
                 if id(member) in seen or isinstance(member, _NO_PART) or not hasattr(type(member), "__dict__"):
-                    continue
+                    continue  # numpy's generators have no `__dict__`; to name their class here would load that part
                 if not isinstance(getattr(member, "__dict__", None), dict):
                     continue
                 seen.add(id(member))
