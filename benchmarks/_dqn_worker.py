@@ -40,6 +40,7 @@ def main() -> None:
             log_every=10**9,
             checkpoint_every=10**9,
         )
+        torch.set_flush_denormal(args.flush_denormal)
         run = Run(args)
 
         def learn(steps: int) -> None:

@@ -62,11 +62,7 @@ def begin(make: Callable[[Args], Run], args: Args, saved: checkpoint.Checkpoint 
 
 
 def settle(args: Args) -> None:
-    """Make the process fit for such a run: threads, numbers, memory, random states.
-
-    Adam's moments of a weight that gets no gradient any more shrink by a tenth at each step and are denormal after some
-    800; there are more of them the longer a network learns. An operation on one takes a processor of Intel's a
-    hundred cycles and more, so that an update was 1.6 times as slow in a run as in a benchmark that begins afresh.
+    """Make the process fit for such a run: threads, memory, random states.
 
     Raises:
         UsageError: see `check`.
@@ -74,7 +70,6 @@ def settle(args: Args) -> None:
     args.check()
     if args.threads != "auto":
         torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(args.flush_denormal)
     _memory.keep_freed()
     seed.seed_all(args.rng_seed)
 

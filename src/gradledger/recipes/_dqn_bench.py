@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from gradledger.core.errors import GradledgerError, UsageError
-from gradledger.recipes import _dqn_state, _machine
+from gradledger.recipes import _denormal, _dqn_state, _machine
 from gradledger.recipes._checks import check_device
 from gradledger.recipes._dqn_score import score
 from gradledger.recipes.dqn_atari import Args, Run
@@ -114,7 +114,7 @@ def measure(setting: Setting, engine: str, precision: str, *, started: float | N
         The record: what was resolved, the timings by part (seconds), memory, and what was really done.
     """
     setting.check()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _denormal.flushing(Args().flush_denormal):
         kind: dict[str, Any] = {"engine": engine, "precision": precision, "out": Path(scratch) / "run"}
         args = Args(**{**_quiet(setting), **kind})
         check_device(args.device)

@@ -38,7 +38,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gradledger import rl
-from gradledger.recipes import _dqn_begin, _dqn_score, _dqn_state, _dqn_told, _folder, _games, _main, _statistics
+from gradledger.recipes import (
+    _denormal,
+    _dqn_begin,
+    _dqn_score,
+    _dqn_state,
+    _dqn_told,
+    _folder,
+    _games,
+    _main,
+    _statistics,
+)
 from gradledger.recipes._clock import Clock
 from gradledger.recipes._command_line import option
 from gradledger.recipes._dqn_presets import PRESETS as PRESETS
@@ -311,13 +321,14 @@ def train(args: Args, saved: checkpoint.Checkpoint | None = None) -> dict[str, A
         CheckpointError: `resume` is on and no whole checkpoint is there.
         Stopped: SIGINT or SIGTERM came; the run is saved.
     """
-    run = _dqn_begin.begin(Run, args, saved)
-    try:
-        loop(run)
-        return finish(run)
-    finally:
-        run.scalars.close()
-        run.lanes.close()
+    with _denormal.flushing(args.flush_denormal):
+        run = _dqn_begin.begin(Run, args, saved)
+        try:
+            loop(run)
+            return finish(run)
+        finally:
+            run.scalars.close()
+            run.lanes.close()
 
 
 def loop(run: Run) -> None:
