@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gradledger.recipes._denormal import flushing
 from gradledger.recipes._dqn_presets import PRESETS
 from gradledger.recipes.dqn_atari import Args, Run
 
@@ -41,12 +42,11 @@ def timed(run: Run, flush: bool) -> float:
     weights = copy.deepcopy(run.online.state_dict())
     moments = copy.deepcopy(run.optimizer.state_dict())
     replay, before = copy.deepcopy(run.rng["replay"]), run.counters.optimizer_step
-    torch.set_flush_denormal(flush)
-    began = time.process_time()
-    for _ in range(BLOCK):
-        run.update()
-    spent = time.process_time() - began
-    torch.set_flush_denormal(False)
+    with flushing(flush):
+        began = time.process_time()
+        for _ in range(BLOCK):
+            run.update()
+        spent = time.process_time() - began
     run.online.load_state_dict(weights)
     run.optimizer.load_state_dict(moments)
     run.publish()
@@ -68,7 +68,6 @@ def main() -> None:
         run = Run(args)
         while run.counters.env_step < args.learning_starts:
             run.tick()
-        torch.set_flush_denormal(False)
         print(f"{given.game}, {given.precision}, torch {torch.__version__}, numpy {np.__version__}", flush=True)
         for updates in sorted(given.updates):
             while run.counters.optimizer_step < updates:

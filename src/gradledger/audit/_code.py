@@ -138,8 +138,7 @@ def shallow_copies(file: str) -> dict[str, int]:
     return {
         last_name(target): node.lineno
         for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.args
-        if ast.unparse(node.value.func) in ("copy", "copy.copy")
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "copy"
         for target in node.targets
     }
 

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import PurePath
 
+from gradledger.audit import _code
 from gradledger.audit._code import parsed
 from gradledger.audit._loops import _enclosing, loops_around
 from gradledger.core.site import Frame, Site
@@ -25,7 +26,7 @@ _REPEATS = (ast.ListComp, ast.GeneratorExp, ast.For)
 
 def words(name: str) -> set[str]:
     """`ValLoader`, `x_val`, `testloader`, `evaluate2` -> their words in lower case."""
-    found = {w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    found = set(_code.words(name))
     return found | {part for word in found if (glued := _GLUED.match(word)) for part in glued.groups()}
 
 

@@ -43,8 +43,7 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
         nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
         kinds = _kinds(nodes)
         for node in nodes:
-            found = _fit(node, kinds) if isinstance(node, ast.Call) else None
-            if found is None or not isinstance(node, ast.Call):
+            if not isinstance(node, ast.Call) or (found := _fit(node, kinds)) is None:
                 continue
             kind, scaler, table = found
             line = _parted(nodes, scaler, table, node.lineno)

@@ -171,14 +171,11 @@ class _Probe:
             # what forward itself hangs on a module shows at the next call
             self.scanned[number] = scans + 1
             outer = self.recorder.part(Registry).ancestors(number)[-1]
-            holder = self.recorder.modules.get(outer) if outer != number else None
-            if holder is None:
-                modules.scan_tree(self.session, module)
-            elif self.scanned.get(outer, 0) < SCANS:
-                self.scanned[outer] = self.scanned.get(outer, 0) + 1
-                modules.scan_tree(self.session, holder)
-            else:
-                modules.scan_tree(self.session, module)
+            looked = self.scanned.get(outer, 0)
+            holder = self.recorder.modules.get(outer) if outer != number and looked < SCANS else None
+            if holder is not None:
+                self.scanned[outer] = looked + 1
+            modules.scan_tree(self.session, module if holder is None else holder)
         return fresh
 
     def _end(self, call: Call, module: torch.nn.Module, output: Any) -> None:
