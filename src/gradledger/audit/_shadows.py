@@ -61,14 +61,14 @@ def update(state: Shadows, event: Event, world: World) -> None:
         one.lost += event.lost >= several
         one.shared += event.shared >= several
         one.made_site = one.made_site if one.made_site.file else event.made_site
-        stale = {t: place for t in event.tensors if (place := _replaced(t, state, world)) is not None}
+        stale = {t: place for t in event.tensors if (place := replaced(t, state, world)) is not None}
         one.after += bool(stale)
         for tensor, (site, name) in stale.items():
             one.stale[tensor] = site
             one.names[name] = None
 
 
-def _replaced(tensor: int, state: Shadows, world: World) -> tuple[Site, str] | None:
+def replaced(tensor: int, state: Shadows, world: World) -> tuple[Site, str] | None:
     """Where a parameter was replaced by one that is trained, or its module by one that is; and what stands there."""
     info = world.tensor(tensor)
     if not info.owners:
@@ -161,4 +161,4 @@ def _in_place(tau: float) -> str:
     return f"write it into the tensor that is kept: s.lerp_(p, {number(tau)})"
 
 
-__all__ = ["LISTENS", "Shadows", "lost", "shared", "stale", "update"]
+__all__ = ["LISTENS", "Shadows", "lost", "replaced", "shared", "stale", "update"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradledger.audit._code import last_name, parsed
@@ -19,6 +19,8 @@ _FLAG = re.compile(
     r"(_?(b|batch|t))?$",
     re.IGNORECASE,
 )
+_OPPOSITE = re.compile(r"not_?(done|term|end)|non_?(term|done|end)|masks?$|alive|continues?$")
+_TURNING = frozenset({"logical_not", "bitwise_not", "rsub", "invert", "where", "masked_fill", "eq"})
 _CASTS = frozenset({"bool", "float", "int", "or", "torch", "np"})
 _END = re.compile(r"term(inated|ination|inal|s|\b)?", re.IGNORECASE)
 _LIMIT = re.compile(r"trunc|time_?limit|timeout|time_?out", re.IGNORECASE)
@@ -178,6 +180,89 @@ def _unpacked(node: ast.AST) -> list[ast.expr]:
     return node.value.elts if both else []
 
 
+def flags_kept(file: str) -> list[int]:
+    """Lines that keep a flag of terminal states: `self.done[i] = d`, `memory.append((s, a, r, s2, done))`."""
+    tree = parsed(file)
+    lines: set[int] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign) and any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in node.targets):
+            names = {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
+            if any(len(n) > 1 and _FLAG.match(n) for n in names):
+                lines.add(node.lineno)
+    return sorted(lines)[:6]
+
+
+def inverted(file: str, line: int) -> bool:
+    """Whether a mask of the ends that `line` multiplies with is the wrong way round, by what the source negates: no
+    flag anywhere, or one that is called the opposite (`1 - not_done`, `1 - mask`) in the function around it."""
+    tree = parsed(file)
+    if tree is None:
+        return False
+    here = [_negated(node) for node in ast.walk(_scope(tree, line))]
+    if "opposite" in here or "flag" in here:
+        return "opposite" in here
+    return not any(_negated(node) for node in ast.walk(tree))
+
+
+def _negated(node: ast.AST) -> str:
+    """Of `1 - d`, `not done`, `~ended`, `0.0 if end else 1.0`: "flag", or "opposite" for `1 - not_done`; else ""."""
+    inside: list[ast.AST] = []
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        if isinstance(node.left, ast.Constant) and node.left.value == 1:
+            inside = [node.right]
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert)):
+        inside = [node.operand]
+    elif isinstance(node, ast.IfExp):
+        if isinstance(node.body, ast.Constant) and not node.body.value:
+            inside = [node.test]
+    elif isinstance(node, ast.Compare):
+        if isinstance(node.ops[0], (ast.Eq, ast.NotEq)) and isinstance(node.comparators[0], ast.Constant):
+            inside = [node.left]
+    elif isinstance(node, ast.Call) and last_name(node.func) in _TURNING:
+        inside = [node]
+    names = [last_name(n) for n in _nodes(inside) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript))]
+    if any(_OPPOSITE.match(name) for name in names):
+        return "opposite"
+    subtracted = isinstance(node, ast.BinOp) and bool(names)  # `1 - x`, whatever x is called
+    return "flag" if subtracted or any(_FLAG.match(name) for name in names) else ""
+
+
+def kept_unread(file: str) -> tuple[str, int, int] | None:
+    """A flag that an object keeps (`self.done[i] = d`) and nothing reads: its name, the line that keeps it, and the
+    line of a sum over several steps in the same class (0 without one)."""
+    tree = parsed(file)
+    if tree is None:
+        return None
+    kept: dict[str, int] = {}
+    into: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in (t for outer in node.targets for t in (outer.elts if isinstance(outer, ast.Tuple) else [outer])):
+            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
+                into.add(id(target.value))
+                if len(target.value.attr) > 1 and _FLAG.match(target.value.attr):
+                    kept.setdefault(target.value.attr, node.lineno)
+    loads = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
+    read = {n.attr for n in loads if id(n) not in into}
+    words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}  # getattr
+    left = [(name, line) for name, line in kept.items() if name not in read | words]
+    if not left:
+        return None
+    name, line = left[0]
+    return name, line, _summed_in(tree, line)
+
+
+def _summed_in(tree: ast.Module, line: int) -> int:
+    classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)]
+    for node in ast.walk(classes[-1]) if classes else ():
+        if isinstance(node, ast.For):
+            sums = [n for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+            if sums and any(isinstance(n, (ast.Pow, ast.Mult)) for n in ast.walk(sums[0].value)):
+                return sums[0].lineno
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Backwards:
     """A loop that runs back through time and carries a discounted sum, and is given a flag of terminal states that it
@@ -255,12 +340,85 @@ def _discounts_itself(node: ast.Assign) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Shifted:
+    """Flags of step t beside the values of step t + 1, in a loop back through time whose last step has a flag of its
+    own, `last`."""
+
+    line: int
+    flag: str
+    last: str
+    last_line: int
+
+
+def one_step_off(file: str, line: int) -> Shifted | None:
+    """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
+    tree = parsed(file)
+    if tree is None:
+        return None
+    scope = _scope(tree, line)
+    called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if function is scope or function.name in called or _around(function, line):
+                for branch in ast.walk(function):
+                    found = _shifted(branch) if isinstance(branch, (ast.If, ast.IfExp)) else None
+                    if found is not None:
+                        return found
+    for branch in ast.walk(scope) if isinstance(scope, (ast.For, ast.While, ast.Module)) else ():
+        found = _shifted(branch) if isinstance(branch, (ast.If, ast.IfExp)) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _around(function: ast.FunctionDef | ast.AsyncFunctionDef, line: int) -> bool:
+    return function.lineno <= line <= (function.end_lineno or function.lineno)
+
+
+def _shifted(branch: ast.If | ast.IfExp) -> Shifted | None:
+    """`if t == T - 1: c, v = 1 - next_done, next_value`, `else: c, v = 1 - dones[t], values[t + 1]`"""
+    loops = {n.id for n in ast.walk(branch.test) if isinstance(n, ast.Name)}
+    then = branch.body if isinstance(branch.body, list) else [branch.body]
+    other = branch.orelse if isinstance(branch.orelse, list) else [branch.orelse]
+    for last, usual in ((then, other), (other, then)):
+        alone = [n for n in _nodes(last) if isinstance(n, (ast.Name, ast.Attribute)) and _ends(n)]
+        if any(isinstance(n, ast.Subscript) and _ends(n) for n in _nodes(last)) or not alone:
+            continue
+        indexed = [n for n in _nodes(usual) if isinstance(n, ast.Subscript)]
+        flags = [n for n in indexed if _ends(n) and isinstance(n.slice, ast.Name) and n.slice.id in loops]
+        nexts = [n for n in indexed if not _ends(n) and _next_of(n.slice, loops)]
+        if flags and nexts and not any(_ends(n) and _next_of(n.slice, loops) for n in indexed):
+            return Shifted(flags[0].lineno, last_name(flags[0].value), last_name(alone[0]), alone[0].lineno)
+    return None
+
+
+def _nodes(parts: Sequence[ast.AST]) -> list[ast.AST]:
+    return [n for part in parts for n in ast.walk(part)]
+
+
+def _ends(node: ast.Name | ast.Attribute | ast.Subscript) -> bool:
+    """Whether a name, or what is indexed, is called a flag of the end: `next_done`, `dones[t]`."""
+    name = last_name(node.value if isinstance(node, ast.Subscript) else node)
+    return len(name) > 1 and bool(_FLAG.match(name.removeprefix("next_").removeprefix("last_")))
+
+
+def _next_of(index: ast.expr, loops: set[str]) -> bool:
+    """`t + 1`"""
+    if not isinstance(index, ast.BinOp) or not isinstance(index.op, ast.Add):
+        return False
+    one = [n for n in (index.left, index.right) if isinstance(n, ast.Constant) and n.value == 1]
+    return bool(one) and any(isinstance(n, ast.Name) and n.id in loops for n in (index.left, index.right))
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
-    """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept."""
+    """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept.
+    `alone`: the time limit itself is kept, and not what `env.step` says of the end."""
 
     line: int
     name: str
     kept: int
+    alone: bool = False
 
 
 def limits_as_ends(file: str) -> list[Limit]:
@@ -268,7 +426,10 @@ def limits_as_ends(file: str) -> list[Limit]:
     tree = parsed(file)
     found: list[Limit] = []
     for scope in _scopes(tree) if tree is not None else ():
-        joined = [(node, names) for node in _own(scope) if (names := _joined(node)) is not None]
+        pairs = list(_five(scope))
+        found += [limit for line, end, cut in pairs if (limit := _cut_kept(scope, line, end, cut)) is not None]
+        known = {frozenset((end, cut)) for _, end, cut in pairs}
+        joined = [(node, names) for node in _own(scope) if (names := _joined(node, known)) is not None]
         if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
             continue
         for node, _ in joined:
@@ -294,8 +455,32 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
             queue.extend(ast.iter_child_nodes(node))
 
 
-def _joined(node: ast.AST) -> tuple[str, str] | None:
-    """The names of end and time limit that an expression joins by "or"."""
+def _five(scope: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line and names of end and time limit where `obs, reward, end, cut, info = env.step(...)`."""
+    for node in _own(scope):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and len(target.elts) == 5 and last_name(node.value.func) == "step":
+                end, cut = target.elts[2], target.elts[3]
+                if isinstance(end, ast.Name) and isinstance(cut, ast.Name) and not cut.id.startswith("_"):
+                    yield node.lineno, end.id, cut.id
+
+
+def _cut_kept(scope: ast.AST, line: int, end: str, cut: str) -> Limit | None:
+    """A memory that is given the time limit of a step and nothing of its end."""
+    for node in _own(scope):
+        if not isinstance(node, ast.Call) or last_name(node.func) not in _STORES:
+            continue
+        given = (*node.args, *(k.value for k in node.keywords))
+        names = {n.id for value in given for n in ast.walk(value) if isinstance(n, ast.Name)}
+        if cut in names and end not in names and len(names) > 3:
+            return Limit(line, cut, node.lineno, alone=True)
+    return None
+
+
+def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:
+    """The names of end and time limit that an expression joins by "or".  `known`: pairs of them under any name."""
     sides: list[ast.expr] = []
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:
         sides = node.values
@@ -306,6 +491,8 @@ def _joined(node: ast.AST) -> tuple[str, str] | None:
     names = [last_name(side) for side in sides]
     if len(names) != 2 or not all(names):
         return None
+    if frozenset(names) in known:
+        return names[0], names[1]
     for end, limit in (names, reversed(names)):
         if _END.match(end) and _LIMIT.search(limit) and not _LIMIT.search(end):
             return end, limit

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gradledger.core.events import CallRef, Cut, Operand
-from gradledger.core.site import NOWHERE
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._axes import along_one_axis
+from gradledger.ledger._counts import ZEROS
 from gradledger.ledger._naming import DISTANCES, LOSSES, SELECTIONS
 from gradledger.ledger._operations import Op, Value, is_ref
 from gradledger.ledger._provenance import (
@@ -88,21 +89,23 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
     if value is None:
         return Operand((), False, "input", NOWHERE)
     calls, names, cut = _calls_below(trace, value)
-    base, selection, plus, discount, masked = _affine(trace, token)
-    bootstrap = plus and bool(calls) and base is not None and (discount is not None or masked)
+    read = _affine(trace, token)
+    bootstrap = read.plus and bool(calls) and read.end is not None and (read.discount is not None or read.masked)
     return Operand(
         shape=value.shape,
         has_graph=value.graph,
         op=value.op.name if value.op else "input",
         site=value.op.site if value.op else NOWHERE,
         calls=calls,
-        selection=selection and not plus and bool(calls),
+        selection=read.selection and not read.plus and bool(calls),
         bootstrap=bootstrap,
-        discount=discount,
+        discount=read.discount,
         alias_of_other=is_detached_alias(trace, token, other) or is_equal_by_construction(trace, token, other, logs),
         cut=cut,
         made_from=names,
-        masked=masked,
+        masked=read.masked,
+        mask_zeros=read.zeros,
+        mask_across=read.across,
     )
 
 
@@ -197,61 +200,104 @@ def _is_scaled(trace: Trace, token: int) -> bool:
     return any(isinstance(o, (int, float)) and not is_ref(o) and 0 < abs(o) <= 1 for o in value.op.operands)
 
 
-def _affine(trace: Trace, token: int) -> tuple[int | None, bool, bool, float | None, bool]:
-    """Read a value as (graph-free part) + number * mask * f(module output): (token of f's end, only selections on the
-    way, something was added, the number, a mask was multiplied in)."""
-    selection, plus, masked = True, False, False
+@dataclass(slots=True)
+class _Affine:
+    """A value read as (graph-free part) + number * mask * f(module output).
+
+    `end`: token of f's end; `selection`: only selections lie on the way; `plus`: something was added; `discount`: the
+    number; `masked`: a mask was multiplied in; `zeros`: how many of its elements are zero, and how many there are;
+    `across`: where the mask was made by a running product over the rows of the batch.
+    """
+
+    end: int | None = None
+    selection: bool = True
+    plus: bool = False
     discount: float | None = None
+    masked: bool = False
+    zeros: tuple[int, int] | None = None
+    across: Site | None = None
+
+    def scale(self, factor: float) -> None:
+        self.discount = (1.0 if self.discount is None else self.discount) * factor
+
+
+def _affine(trace: Trace, token: int) -> _Affine:
+    read = _Affine()
     for _ in range(60):
         value = trace.values.get(token)
         if value is None:
-            return None, False, plus, discount, masked
+            break
         if value.call is not None:
-            return token, selection, plus, discount, masked
+            read.end = token
+            return read
         op = value.op
         if op is None or not op.ins:
-            return None, False, plus, discount, masked
+            break
         if op.name in ("add", "sub", "rsub") and op.operands:
             sides = [int(o) for o in op.operands if is_ref(o)]
             with_call = _sides_with_call(trace, sides)
             if not with_call:
-                return None, False, plus, discount, masked
-            if len(with_call) == 1 and len(op.operands) == 2:
-                plus = True
-            selection = False
-            token = with_call[0]
+                break
+            read.plus = read.plus or (len(with_call) == 1 and len(op.operands) == 2)
+            read.selection = False
         elif op.name in ("mul", "div") and op.operands:
-            numbers = [float(o) for o in op.operands if isinstance(o, (int, float)) and not is_ref(o)]
             sides = [int(o) for o in op.operands if is_ref(o)]
             with_call = _sides_with_call(trace, sides)
             if not with_call:
-                return None, False, plus, discount, masked
-            for n in numbers:
-                discount = (1.0 if discount is None else discount) * (n if op.name == "mul" else 1 / n if n else 0.0)
-            masked = masked or len(with_call) < len(sides)
-            for side in sides:
-                inside = _plain_factor(trace, side) if side not in with_call else None
-                if inside is not None:
-                    discount = (1.0 if discount is None else discount) * inside
-            selection = False
-            token = with_call[0]
+                break
+            _read_product(trace, op, sides, with_call, read)
+            read.selection = False
         elif (
             op.name in SELECTIONS
             or op.name in CUTS
             or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum")
         ):
-            selection = selection and (op.name in SELECTIONS or op.name in CUTS)
+            read.selection = read.selection and (op.name in SELECTIONS or op.name in CUTS)
             with_call = [t for t in op.ins if _has_call(trace, t) and not _is_filler(trace, t)]
             if not with_call:
-                return None, False, plus, discount, masked
-            token = with_call[0]
+                break
         else:
-            selection = False
             with_call = [t for t in op.ins if _has_call(trace, t)]
-            if not with_call or plus:
-                return (token if with_call else None), False, plus, discount, masked
-            token = with_call[0]
-    return None, False, plus, discount, masked
+            if not with_call or read.plus:
+                read.end = token if with_call else None
+                break
+            read.selection = False
+        token = with_call[0]
+    read.selection = False
+    return read
+
+
+def _read_product(trace: Trace, op: Op, sides: list[int], with_call: list[int], read: _Affine) -> None:
+    """Take the numbers and the mask of one product (or quotient) on the way."""
+    for n in (float(o) for o in op.operands if isinstance(o, (int, float)) and not is_ref(o)):
+        read.scale(n if op.name == "mul" else 1 / n if n else 0.0)
+    read.masked = read.masked or len(with_call) < len(sides)
+    for side in sides:
+        if side in with_call:
+            continue
+        inside = _plain_factor(trace, side)
+        if inside is not None:
+            read.scale(inside)
+        read.zeros = op.options.get(ZEROS, {}).get(side, read.zeros)
+        below = trace.values.get(with_call[0])
+        read.across = read.across or _product_across(trace, side, below.shape[0] if below and below.shape else 0)
+
+
+def _product_across(trace: Trace, token: int, rows: int) -> Site | None:
+    """Where a mask was made by a running product over the rows of a batch: over samples, not over time."""
+    for _ in range(12):
+        value = trace.values.get(token)
+        op = value.op if value is not None else None
+        if value is None or op is None or len(op.ins) != 1:
+            return None
+        if op.name == "cumprod":
+            axis = op.options.get("dim", next((a for a in op.options.get("_args", ()) if isinstance(a, int)), None))
+            if axis is None or len(value.shape) < 2 or not -len(value.shape) <= axis < len(value.shape):
+                return None
+            others = [n for i, n in enumerate(value.shape) if i != axis % len(value.shape)]
+            return op.site if value.shape[axis] == rows and rows not in others else None
+        token = op.ins[0]
+    return None
 
 
 def _is_filler(trace: Trace, token: int) -> bool:

@@ -10,6 +10,7 @@ from gradledger.ledger._provenance import THROUGH
 from gradledger.ledger._trace import Trace
 
 COUNTED = "_counted"  # option of an operation: the number that was counted (see `probes/counts.py`)
+ZEROS = "_zeros"  # option of a product: of each operand, how many elements are zero and how many there are
 COUNTS = frozenset({"sum", "count_nonzero"})
 CLASS_LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _IGNORED = -100
@@ -86,4 +87,4 @@ def _laid_on(trace: Trace, total: Value) -> set[int]:
     return found
 
 
-__all__ = ["CLASS_LOSSES", "COUNTED", "COUNTS", "ignored_index", "own_count"]
+__all__ = ["CLASS_LOSSES", "COUNTED", "COUNTS", "ZEROS", "ignored_index", "own_count"]

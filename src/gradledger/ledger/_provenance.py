@@ -149,9 +149,12 @@ def used_after(trace: Trace, token: int, order: int) -> bool:
     return False
 
 
+_NOTES = ("_zero", "_zeros")  # what we read off the values, told by the tensors themselves
+
+
 def plain_numbers(op: Op) -> tuple[object, ...]:
     plain = tuple(None if is_ref(o) else o for o in op.operands)
-    return (*plain, *sorted((k, str(v)) for k, v in op.options.items() if k != "_zero"))
+    return (*plain, *sorted((k, str(v)) for k, v in op.options.items() if k not in _NOTES))
 
 
 def is_detached_alias(trace: Trace, token: int, other: int) -> bool:

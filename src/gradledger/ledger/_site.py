@@ -68,6 +68,19 @@ def here(skip: int = 1) -> Site:
     return NOWHERE
 
 
+def built_at(made: object) -> Site:
+    """The user's line that is building `made` right now: the first frame that is not its own `__init__`."""
+    frame = user_frame(1)
+    while frame is not None:
+        code = frame.f_code
+        if is_user_code(code):
+            own = code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is made
+            if not own:
+                return of(frame)
+        frame = frame.f_back
+    return NOWHERE
+
+
 def of(frame: FrameType) -> Site:
     """The site of a frame of user code.
 

@@ -10,11 +10,13 @@ The program believes that a part is frozen (or trained) and it is not.  Nothing 
 
 ## How it is found
 The loop was given parameters, its body has a statement that sets `requires_grad` under a test of the name, and that
-statement never ran.  The pattern is spelled out in the program.
+statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, a path into the model that
+matches no name while others of the list do.
 
 ## Near misses
 - A list of patterns that is empty, or comes from a configuration: nothing was asked for.
 - A second branch that matches instead.
+- A list of words ("norm", "ln") of which this model has some.
 
 ## Fix
 Print the names once (`[n for n, _ in model.named_parameters()]`) and correct the pattern; check that it matched.
@@ -25,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit import _iterators, _patterns
+from gradledger.audit import _iterators, _partial, _patterns
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -102,7 +104,8 @@ def _walked(state: State, event: ParametersIterated) -> None:
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [*_patterns_without_match(state, world), *_no_child_chosen(state, world), *_used_up(state, world)]
+    found = [*_patterns_without_match(state, world), *_no_child_chosen(state, world), *_used_up(state, world)]
+    return found or list(_one_of_a_list(state, world))
 
 
 def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
@@ -132,6 +135,36 @@ def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
                 },
                 count=walk.walks,
                 subject=statement.test,
+                iteration=walk.iteration,
+            )
+
+
+def _one_of_a_list(state: State, world: World) -> Iterator[Finding]:
+    told: set[Place] = set()
+    for walk in state.walks.values():
+        if not walk.given or not walk.flags or _of_a_library(walk.site) or _patterns.flag_loop(walk.site) is None:
+            continue
+        root = world.module_name(walk.module)
+        names = [world.name(t).removeprefix(f"{root}.") for t in world.tensors_of(walk.module)]
+        for one in _partial.unmatched(walk.site.file, names):
+            site = Site(walk.site.file, one.line, "")
+            if site.key() in told:
+                continue
+            told.add(site.key())
+            shown = _names(walk.module, world)
+            yield Finding(
+                "M11",
+                "error",
+                site,
+                f'"{one.pattern}" matches none of the {len(names)} parameters that the loop on line {walk.site.line} '
+                f"walks, while other patterns of its list match {one.matched}: what it was meant for stays as it is.  "
+                f"They are called {shown}.",
+                f"match the names as they are ({shown})",
+                related=distinct(site, (walk.site, _iterators.caller(walk.site))),
+                evidence={"parameters_given": len(names), "matched": 0, "matched_by_others": one.matched},
+                confidence="likely",
+                count=walk.walks,
+                subject=one.pattern,
                 iteration=walk.iteration,
             )
 

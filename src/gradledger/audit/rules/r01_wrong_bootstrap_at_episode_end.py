@@ -15,13 +15,21 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
   never reads;
 - when the target comes from a loop that runs back through time and carries a discounted sum (advantages, returns), and
   this loop is given such a flag and never reads it;
+- when a mask does, but it is zero nearly everywhere and the code does not negate the flag of the end (or negates
+  `not_done`): only terminal states bootstrap;
+- when it is zero nowhere, while a flag that the memory keeps is read by no one;
+- when it is a running product of flags over the rows of the batch, in place of the steps of time;
+- when a loop back through time reads `done[t]` beside `value[t + 1]`, although the flag of the last step is another
+  variable: flags that were kept before the step belong to `t + 1`;
 - when a mask does, and the flag is `terminated or truncated`, kept in the memory, where neither of the two is used for
-  anything else.
+  anything else; or the memory keeps the time limit alone.
 
 ## Near misses
 - Continuing tasks: no flag at all, or environments known never to end.
 - `terminated or truncated` that decides about the reset only, with `terminated` in the memory.
 - Truncated episodes whose last value is added by hand.
+- Tasks whose episodes are a step or two long, where the code negates the flag.
+- Flags kept after the step, read at `t` for all steps alike.
 
 ## Fix
 `y = r + gamma * (1 - terminated) * value(next_state)`, with `terminated` (not `done`) in the memory.
@@ -49,15 +57,19 @@ RULE = Rule(
 LISTENS = (Comparison,)
 NEEDS_DETAIL = True
 KEPT = 128
+FEW = 64  # elements of masks, before the share of zeros says anything
+MANY = 512
+INVERTED = 0.7  # share of zeros: an episode of less than one and a half steps
 _ENDLESS = re.compile(r"Pendulum-v|HalfCheetah|Swimmer|Reacher|Pusher")
 
 
 @dataclass(slots=True)
 class State:
     """Bootstrap targets by line: the first comparison and the operand.  `fixed`: all targets without a graph
-    and without a mask."""
+    and without a mask.  `zeros`: of the masks of a line, elements that are zero, and all."""
 
     targets: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
+    zeros: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     fixed: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
 
 
@@ -71,18 +83,21 @@ def update(state: State, event: Event, world: World) -> None:
     for operand in (event.left, event.right):
         if operand.bootstrap and operand.site.file and len(state.targets) < KEPT:
             state.targets.setdefault(operand.site.key(), (event, operand))
+            zero, of = state.zeros.get(operand.site.key(), (0, 0))
+            more = operand.mask_zeros or (0, 0)
+            state.zeros[operand.site.key()] = zero + more[0], of + more[1]
         if not operand.has_graph and not operand.masked and operand.site.file and len(state.fixed) < KEPT:
             state.fixed.setdefault(operand.site.key(), (event, operand))
 
 
 def finish(state: State, world: World) -> list[Finding]:
     found: list[Finding] = []
-    for event, operand in state.targets.values():
-        finding = _limit(event, operand) if operand.masked else _unmasked(event, operand)
+    for key, (event, operand) in state.targets.items():
+        finding = _masked(event, operand, *state.zeros[key]) if operand.masked else _unmasked(event, operand)
         if finding is not None:
             found.append(finding)
     if not found:
-        carried = (_carried(event, operand) for event, operand in state.fixed.values())
+        carried = (_carried(*one) or _shifted(*one) or _limit(*one, alone=True) for one in state.fixed.values())
         found += [finding for finding in carried if finding is not None][:1]
     return found
 
@@ -104,6 +119,27 @@ def _carried(event: Comparison, operand: Operand) -> Finding | None:
         f"multiply what is carried, and the bootstrapped value, by (1 - {loop.flag})",
         related=distinct(at, (Site(site.file, loop.loop, ""), Site(site.file, loop.flag_line, ""), site, event.site)),
         evidence={"flag": loop.flag, "masked": False},
+        confidence="likely",
+        iteration=event.iteration,
+    )
+
+
+def _shifted(event: Comparison, operand: Operand) -> Finding | None:
+    site = operand.site
+    late = _terminals.one_step_off(site.file, site.line)
+    if late is None:
+        return None
+    at = Site(site.file, late.line, "")
+    return Finding(
+        "R1",
+        "error",
+        at,
+        f"the value of step t + 1 is masked by `{late.flag}` of step t, while the last step takes its flag from "
+        f"`{late.last}` (line {late.last_line}): flags kept before the step belong to t + 1, so ends are taken one "
+        "step off.",
+        f"read `{late.flag}` at the same index as the next value",
+        related=distinct(at, (Site(site.file, late.last_line, ""), site, event.site)),
+        evidence={"flag": late.flag, "last": late.last, "masked": True},
         confidence="likely",
         iteration=event.iteration,
     )
@@ -131,16 +167,85 @@ def _unmasked(event: Comparison, operand: Operand) -> Finding | None:
     )
 
 
-def _limit(event: Comparison, operand: Operand) -> Finding | None:
+def _masked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding | None:
+    if operand.mask_across is not None:
+        return _across(event, operand, operand.mask_across)
+    if of >= FEW and zeros >= INVERTED * of and _terminals.inverted(operand.site.file, operand.site.line):
+        return _inverted(event, operand, zeros, of)
+    if of >= MANY and zeros == 0:
+        return _never_zero(event, operand, of)
+    return _limit(event, operand)
+
+
+def _across(event: Comparison, operand: Operand, at: Site) -> Finding:
+    return Finding(
+        "R1",
+        "error",
+        at,
+        "the flags that mask the bootstrapped value are multiplied up over the rows of the batch here, not over the "
+        "steps of each row: one sample's end silences all samples after it, and its own future is let through.",
+        "take the running product over the axis of time",
+        related=distinct(at, (operand.site, event.site)),
+        evidence={"masked": True, "rows": operand.shape[0] if operand.shape else 0},
+        iteration=event.iteration,
+    )
+
+
+def _inverted(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding:
+    site = operand.site
+    places = _terminals.flags_kept(site.file)
+    return Finding(
+        "R1",
+        "error",
+        site,
+        f"the value of the next state is multiplied by 0 in {zeros:,} of {of:,} transitions: what lets it through is "
+        "the flag of the end, or its opposite negated once more, and only terminal states bootstrap.",
+        "multiply by (1 - terminated); call what is stored by what it holds, `done` or `not_done`",
+        related=distinct(site, (*(Site(site.file, line, "") for line in places), event.site)),
+        evidence={"masked": True, "mask_zeros": zeros, "mask_elements": of},
+        confidence="likely",
+        iteration=event.iteration,
+    )
+
+
+def _never_zero(event: Comparison, operand: Operand, of: int) -> Finding | None:
+    site = operand.site
+    kept = _terminals.kept_unread(site.file)
+    if kept is None:
+        return None
+    name, line, reader = kept
+    return Finding(
+        "R1",
+        "error",
+        Site(site.file, reader or line, ""),
+        f"the mask of the bootstrapped value was 0 in none of {of:,} transitions, and the flag of the end that the "
+        f"memory keeps in `{name}` (line {line}) is read nowhere: sums and values run on through terminal states.",
+        f"build the mask from `{name}`; let sums over several steps stop there",
+        related=distinct(site, (Site(site.file, line, ""), event.site)),
+        evidence={"masked": True, "mask_zeros": 0, "mask_elements": of, "flag": name},
+        confidence="likely",
+        iteration=event.iteration,
+    )
+
+
+def _limit(event: Comparison, operand: Operand, alone: bool = False) -> Finding | None:
     site = operand.site
     for limit in _terminals.limits_as_ends(site.file):
+        if alone and not limit.alone:
+            continue
         at = Site(site.file, limit.line, "")
+        what = (
+            f"the memory keeps `{limit.name}` (line {limit.kept}), the fourth value of `env.step`: that is the time "
+            "limit.  The end itself, the third, is not kept, so that finished episodes bootstrap and"
+            if limit.alone
+            else f"a time limit counts as an end here: the flag is kept on line {limit.kept} and masks the "
+            f"bootstrapped value on line {site.line}, so that"
+        )
         return Finding(
             "R1",
             "error",
             at,
-            f"a time limit counts as an end here: the flag is kept on line {limit.kept} and masks the bootstrapped "
-            f"value on line {site.line}, so that an interrupted episode is taken for a finished one.",
+            f"{what} an interrupted episode is taken for a finished one.",
             "keep `terminated` for the target; use `terminated or truncated` for the reset only",
             related=distinct(at, (site, event.site, Site(site.file, limit.kept, ""))),
             evidence={"discount": operand.discount, "masked": True},

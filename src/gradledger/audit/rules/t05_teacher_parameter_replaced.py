@@ -14,7 +14,8 @@ tensor to a parameter's name raises TypeError.
 A registered parameter of a module that is a copy of another one is replaced by another tensor while training runs: with
 gradient where the old one was frozen, while an optimizer holds the old one, or followed by copies into the old one.
 
-A blend of plain tensors with parameters whose place another parameter has taken, and that one is trained.
+A blend of plain tensors with parameters whose place another parameter has taken, and that one is trained; or a copy
+into a module from such parameters, again and again.
 
 ## Near misses
 - A new head or LoRA layers put in place before the optimizer is built, or before the average begins.
@@ -29,6 +30,7 @@ Write values under no_grad: `with torch.no_grad(): t.weight.lerp_(s.weight, 1 - 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
@@ -47,6 +49,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (TensorRegistered, Copied, Backward, RunEnded, *_shadows.LISTENS)
 
+LOOKED_AT = 32  # copies of one line
 _PLACES = 4096
 _ASSIGNED = re.compile(r"cannot assign '([\w.]+)' (?:object )?(?:as|to) parameter '(\w+)'")
 
@@ -65,6 +68,19 @@ class _Replaced:
 
 
 @dataclass(slots=True)
+class _Followed:
+    """Copies of one line between modules.  `looked`: at how many; `after`: in how many of these a source had been
+    replaced by a tensor that is trained; `stale`: such sources, with the line that replaced them; `names`: of what
+    stands in their place."""
+
+    first: Copied
+    looked: int = 0
+    after: int = 0
+    stale: dict[int, Site] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class State:
     """`orphans`: replaced tensors, with the place they had; `written`: copies that went into them afterwards; `lent`:
     plain tensors that stood in the place of a parameter."""
@@ -77,6 +93,7 @@ class State:
     ended: RunEnded | None = None
     lent: set[int] = field(default_factory=set)
     shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
+    followed: dict[tuple[str, int], _Followed] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -97,6 +114,8 @@ def update(state: State, event: Event, world: World) -> None:
                 place = state.orphans.get(target)
                 if place is not None:
                     state.written.setdefault(place, event)
+        if event.how != "replace":
+            _follow(state, event, world)
     elif isinstance(event, Backward):
         if state.latest:
             state.filled.update(state.latest[t] for t in event.leaves if t in state.latest)
@@ -104,6 +123,22 @@ def update(state: State, event: Event, world: World) -> None:
         state.ended = event
     else:
         _shadows.update(state.shadows, event, world)
+
+
+def _follow(state: State, event: Copied, world: World) -> None:
+    one = state.followed.get(event.site.key())
+    if one is None:
+        if len(state.followed) >= _shadows.SITES:
+            return
+        one = state.followed[event.site.key()] = _Followed(event)
+    if one.looked >= LOOKED_AT:
+        return
+    one.looked += 1
+    found = {s: at for s, _ in event.pairs if (at := _shadows.replaced(s, state.shadows, world)) is not None}
+    one.after += 0 < len(found) < len(event.pairs)
+    for tensor, (site, name) in found.items():
+        one.stale[tensor] = site
+        one.names[name] = None
 
 
 def _note(state: State, event: TensorRegistered, old: int, world: World) -> None:
@@ -138,13 +173,37 @@ def finish(state: State, world: World) -> list[Finding]:
     copies = _copies(world)
     groups: dict[int, list[tuple[tuple[int, str], _Replaced]]] = {}
     for place, one in state.places.items():
-        if one.last_iteration > 0 and _is_copy(place[0], copies, world):
+        if (one.last_iteration > 0 or place in state.written) and _is_copy(place[0], copies, world):
             groups.setdefault(world.root(place[0]), []).append((place, one))
     for group in groups.values():
         finding = _finding(group, state, copies, world)
         if finding is not None:
             found.append(finding)
-    return found + _shadows.stale(state.shadows, world)
+    return found + _shadows.stale(state.shadows, world) + [*_stale(state, world)]
+
+
+def _stale(state: State, world: World) -> Iterator[Finding]:
+    """A target whose values come from parameters that were replaced since they were captured."""
+    for one in state.followed.values():
+        if one.after < _shadows.FEWEST:
+            continue
+        sites_ = list(dict.fromkeys(one.stale.values()))
+        names = ", ".join(f"`{name}`" for name in list(one.names)[:2])
+        line = one.first.site.line
+        yield Finding(
+            "T5",
+            "error",
+            sites_[0],
+            f"{names} took the place of what line {line} copies into `{world.module_name(one.first.target)}`: "
+            f"{times(len(one.stale), 'tensor')} of it still "
+            f"{'come' if len(one.stale) > 1 else 'comes'} from old parameters, which nothing uses any more.",
+            "make the copy after the last change of the model, or write values in place here",
+            related=sites(sites_[0], (*sites_[1:4], one.first.site, made_at(one.first.target, world))),
+            evidence={"old": len(one.stale), "weight": one.first.tau, "updates_looked_at": one.looked},
+            count=one.after,
+            subject=next(iter(one.names)),
+            iteration=one.first.iteration,
+        )
 
 
 def _copies(world: World) -> dict[int, Site]:

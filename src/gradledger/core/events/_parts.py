@@ -125,7 +125,9 @@ class Operand:
     `calls`: module calls its value depends on (graph says whether gradient flows into each); `op`, `site`: what made
     it; `selection`: only views, gathers, reductions by max/mean over a non-batch axis and the like lie between the call
     and here; `bootstrap`: value = (something without graph) + number * call output (possibly masked): the form of a TD
-    target; `discount`: that number; `masked`: the output is multiplied by a value that depends on no module.
+    target; `discount`: that number; `masked`: the output is multiplied by a value that depends on no module;
+    `mask_zeros`: how many elements of that value are zero, and how many it has; `mask_across`: where it was made by a
+    running product over the rows of the batch.
     `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the way.
     """
 
@@ -141,6 +143,8 @@ class Operand:
     cut: Cut | None = None
     made_from: tuple[str, ...] = ()
     masked: bool = False
+    mask_zeros: tuple[int, int] | None = None
+    mask_across: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)

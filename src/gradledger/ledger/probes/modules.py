@@ -66,23 +66,10 @@ class _Plain:
 # ------------------------------------------------------------------------------------------------ registration
 
 
-def built_at(module: torch.nn.Module) -> Site:
-    """The user's line that is building `module` right now: the first frame that is not its own `__init__`."""
-    frame = _site.user_frame(1)
-    while frame is not None:
-        code = frame.f_code
-        if _site.is_user_code(code):
-            own = code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is module
-            if not own:
-                return _site.of(frame)
-        frame = frame.f_back
-    return NOWHERE
-
-
 def know(recorder: Recorder, module: torch.nn.Module) -> int:
     """Number of a module; its first mention records where it is being built."""
     number = recorder.modules.find(module)
-    return recorder.module_id(module, built_at(module)) if number is None else number
+    return recorder.module_id(module, _site.built_at(module)) if number is None else number
 
 
 def register_tensor(

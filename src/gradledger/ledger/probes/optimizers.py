@@ -40,7 +40,7 @@ class _Probe:
 
     def init_after(self, state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._built()
-        self.know(args[0], _site.here(1))
+        self.know(args[0], _site.built_at(args[0]))
 
     def init_raised(self, state: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._built()

@@ -104,7 +104,7 @@ def install(session: Session) -> Undo:
         )
 
     def made(before: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        scheduler, site = args[0], _site.here(1)
+        scheduler, site = args[0], _site.built_at(args[0])
         if recorder.objects.find(scheduler) is None:
             # a derived class may set its lengths after the base class is done: told right before the next event
             number = recorder.objects.number(scheduler)
