@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from gradledger.audit import _code
@@ -49,6 +50,15 @@ def evaluates(site: Site) -> str:
         if found and not (depth and any(words(n) & _TRAINS for n in names)):
             return f"`{found[0]}`"
     return ""
+
+
+def names_around(site: Site) -> Iterator[list[str]]:
+    """Names in the statement of `site`, in what the loops around it walk, then the same of each line that led there."""
+    for frame in (Frame(site.file, site.line, site.function), *site.callers):
+        yield [n for part in _statement(frame.file, frame.line) for n in _names(part)]
+        for loop in loops_around(Site(frame.file, frame.line, frame.function)):
+            yield _names(loop.over) if loop.over is not None else []
+        yield [frame.function]
 
 
 def repeats_one_input(site: Site) -> bool:

@@ -7,28 +7,30 @@ here until one of the two is known.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 
 from gradledger.ledger._operations import Call
-from gradledger.ledger._rows import Held
 from gradledger.ledger._trace import Trace
+
+Given = TypeVar("Given")
 
 WAITS = 4  # iterations in which an answer may still become a target
 KEPT = 256
 VISITS = 4000  # values below a root
 
 
-class Answers:
-    """Calls without graph and the rows they were given, until it is known what for; evaluations are told on."""
+class Answers(Generic[Given]):
+    """Calls without graph and what they were given, until it is known what for; evaluations are told on."""
 
-    def __init__(self, trace: Trace, evaluated: Callable[[Held], None]) -> None:
+    def __init__(self, trace: Trace, evaluated: Callable[[Given], None]) -> None:
         self.trace = trace
         self.evaluated = evaluated
-        self.waiting: dict[int, tuple[Call, list[Held]]] = {}
+        self.waiting: dict[int, tuple[Call, list[Given]]] = {}
 
-    def asked(self, call: Call, given: list[Held]) -> None:
-        """A call without graph has been given these rows."""
+    def asked(self, call: Call, given: list[Given]) -> None:
+        """A call without graph has been given these."""
         self.waiting[call.number] = call, given
         if len(self.waiting) > KEPT:
             self._evaluation(next(iter(self.waiting)))

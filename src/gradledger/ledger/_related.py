@@ -208,6 +208,8 @@ def _windows(values: Any, train: Any, held: Any) -> Related | None:
         gram = _GRAM
     elif values.ndim == 3 and values.shape[1] >= 3:
         units, gram = values, max(1, _GRAM // values.shape[2])
+    elif values.ndim == 3 and values.shape[2] >= 2 * _GRAM:  # channels first
+        units, gram = values.transpose(0, 2, 1), max(1, _GRAM // values.shape[1])
     else:
         return None
     if units.shape[1] < 2 * gram or units.size > 4_000_000:

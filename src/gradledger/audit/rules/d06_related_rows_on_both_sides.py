@@ -13,7 +13,9 @@ Rows are followed from the program's tables to the forward calls: those that rev
 parts of the same table are held out.  The values of both are compared.  It is reported when rows cluster in many tight
 groups with empty space between them (more groups than classes), when the stored order runs smoothly and jumps between
 recordings, or when items hold the very same numbers shifted (overlapping windows), and most of the held-out rows belong
-together with rows trained on.
+together with rows trained on.  Where the program splits before torch sees the rows, the inputs of a training and of an
+evaluation that is named for held-out rows are compared in the same way; copies among the rows held out, some of which
+are trained on, count too.
 
 ## Near misses
 - Splits by group, by recording, or in time.
@@ -29,11 +31,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit import _met
 from gradledger.audit._phrases import distinct
 from gradledger.audit._splits import is_held_out, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, RowsShared
+from gradledger.core.events import Event, RowsMet, RowsShared
 
 RULE = Rule(
     "D6",
@@ -41,10 +44,11 @@ RULE = Rule(
     "data",
     "Rows that belong together (a recording, a scene, near copies) are on both sides of a split.",
 )
-LISTENS: tuple[type[Event], ...] = (RowsShared,)
+LISTENS: tuple[type[Event], ...] = (RowsShared, RowsMet)
 NEEDS_DETAIL = True
 KEPT = 200
 SHARE = 0.5  # of the held-out rows
+COPIES = 0.05  # of the rows asked for: the table held copies before it was split
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class State:
     """The latest comparison of each pair of parts, by their lines."""
 
     seen: dict[tuple[tuple[str, int], str], RowsShared] = field(default_factory=dict)
+    met: dict[tuple[tuple[str, int], str], RowsMet] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -61,6 +66,8 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, RowsShared) and len(state.seen) < KEPT:
         state.seen[event.site.key(), event.how] = event
+    elif isinstance(event, RowsMet) and len(state.met) < KEPT:
+        state.met[event.site.key(), event.how] = event
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -96,7 +103,42 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=event.iteration,
             )
         )
-    return found
+    return found or [f for event in state.met.values() if (f := _by_value(event)) is not None][:1]
+
+
+def _by_value(event: RowsMet) -> Finding | None:
+    copies = event.how == "same" and event.repeated >= COPIES and event.shared < 1
+    related = event.how != "same" and event.shared >= SHARE
+    if not (copies or related) or not _met.asks_for_held_out(event.site):
+        return None
+    what = {
+        "groups": f"the rows form {event.groups} tight groups",
+        "windows": "the items are overlapping windows that hold the very same numbers",
+        "same": f"{event.repeated:.0%} of the rows asked for on line {event.site.line} are there more than once",
+    }[event.how]
+    split = _met.split_lines(event)
+    site = split[0] if split else event.site
+    relatives = "copies" if copies else "relatives"
+    return Finding(
+        "D6",
+        "error",
+        site,
+        f"{what}, and {event.shared:.0%} of the {event.held} rows that line {event.site.line} evaluates have "
+        f"{relatives} among those trained on (line {event.train_site.line}): the score measures memory, not what "
+        "happens on new data.",
+        "part the groups (recordings, people, pictures) first, and only then cut windows, copy or augment",
+        related=distinct(site, (*split[1:], event.site, event.train_site)),
+        evidence={
+            "how": "copies" if copies else event.how,
+            "groups": event.groups,
+            "rows": event.rows,
+            "held_out": event.held,
+            "with_relatives": event.shared,
+            "distance_within": event.within,
+        },
+        confidence="likely",
+        iteration=event.iteration,
+    )
 
 
 def not_checked(state: State, world: World) -> str | None:

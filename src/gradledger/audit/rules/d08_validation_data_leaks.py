@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit import _met
 from gradledger.audit._evaluation import words
 from gradledger.audit._fits import fitted_before_split
 from gradledger.audit._phrases import distinct
@@ -36,7 +37,7 @@ from gradledger.audit._source import source_line
 from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, FittedOnAll, RowsShared
+from gradledger.core.events import Event, FittedOnAll, RowsMet, RowsShared
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -45,9 +46,10 @@ RULE = Rule(
     "data",
     "Statistics are fitted on training and validation rows together, or validation rows are trained on.",
 )
-LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared)
+LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared, RowsMet)
 NEEDS_DETAIL = True
 KEPT = 200
+COPIES = 0.05  # of the rows asked for
 _HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout"})
 _Place = tuple[tuple[str, int], tuple[str, int]]
 
@@ -58,6 +60,7 @@ class State:
 
     fitted: dict[_Place, FittedOnAll] = field(default_factory=dict)
     same: dict[tuple[str, int], RowsShared] = field(default_factory=dict)
+    met: dict[tuple[str, int], RowsMet] = field(default_factory=dict)
     apart: int = 0
 
 
@@ -73,6 +76,8 @@ def update(state: State, event: Event, world: World) -> None:
             state.same[event.site.key()] = event
         else:
             state.apart += 1
+    elif isinstance(event, RowsMet) and event.how == "same" and len(state.met) < KEPT:
+        state.met[event.site.key()] = event
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -104,7 +109,30 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     found += [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
+    found = found or [_met_again(event) for event in state.met.values() if _is_met(event)][:1]
     return found or _in_the_text(world)
+
+
+def _is_met(event: RowsMet) -> bool:
+    copies = event.repeated >= COPIES and event.shared < 1  # of one row, in the table before it was split: GL-D06
+    return not copies and _met.asks_for_held_out(event.site)
+
+
+def _met_again(event: RowsMet) -> Finding:
+    split = _met.split_lines(event)
+    site = split[0] if split else event.site
+    return Finding(
+        "D8",
+        "error",
+        site,
+        f"{event.shared:.0%} of the {event.held} rows that line {event.site.line} evaluates had been trained on by "
+        f"then (line {event.train_site.line}): the validation asks for what was learned by heart.",
+        "take the validation rows out of the training rows",
+        related=distinct(site, (*split[1:], event.site, event.train_site)),
+        evidence={"held_out": event.held, "trained_on": event.shared, "rows_trained_on": event.rows},
+        confidence="likely",
+        iteration=event.iteration,
+    )
 
 
 def _in_the_text(world: World) -> list[Finding]:

@@ -204,6 +204,26 @@ class RowsShared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsMet(Event):
+    """What a module was asked at `site`, without a graph and for no loss, compared by value with what it had been
+    trained on until then at `train_site`.
+
+    `how`: "same" (the very rows), "groups" or "windows" (see `RowsShared`); `groups`, `rows`, `held`, `shared`,
+    `within`: as there; `repeated`: the share of the rows asked for that are there more than once."""
+
+    KIND: ClassVar[str] = "rows_met"
+    module: int
+    how: str
+    groups: int
+    rows: int
+    held: int
+    shared: float
+    within: float
+    repeated: float
+    train_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FittedOnAll(Event):
     """Inputs trained on and inputs held out (picked at `part_site`) both carry one statistic over rows of both.
 

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradledger.core.events import FittedOnAll, RowsShared
@@ -45,7 +53,7 @@ class _Probe:
         self.stores: dict[int, tuple[Any, list[Any]]] = {}  # of a space: values and labels, where no tensor has them
         self.loaders: weakref.WeakKeyDictionary[Any, Held] = weakref.WeakKeyDictionary()
         self.given: dict[int, list[Held]] = {}
-        self.answers = Answers(session.trace, self._evaluated)
+        self.answers: Answers[Held] = Answers(session.trace, self._evaluated)
         self.trained: dict[int, Any] = {}  # space -> rows
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
         self.train_sites: dict[int, Site] = {}
@@ -332,6 +340,8 @@ class _Probe:
     def loader_begins(self, before: Any, iterator: Any, args: Any, kwargs: Any) -> None:
         if isinstance(iterator, _BaseDataLoaderIter) and self.session.trace.active:
             held = self.dataset(args[0].dataset)
+            if held is not None and held.part.whole:
+                held = _sampled(held, args[0].sampler)
             if held is not None:
                 self.loaders[iterator] = held
 
@@ -346,6 +356,22 @@ class _Probe:
             if rows is None and home.part.whole:
                 rows = home.rows
             self.rows.give(tensor, Held(rows, home.part, fitted))
+
+
+def _sampled(held: Held, sampler: Any) -> Held | None:
+    """The rows that a loader's sampler takes from a whole table; None when nothing tells which."""
+    if sampler is None or isinstance(sampler, (SequentialSampler, RandomSampler)):
+        return held
+    chosen = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    if isinstance(chosen, torch.Tensor):
+        chosen = chosen.tolist()
+    if not isinstance(chosen, (list, tuple, range)) or not all(isinstance(i, int) for i in chosen):
+        return None
+    index = np.asarray(chosen, dtype=np.int64)
+    if held.rows is None or not len(index) or index.max() >= len(held.rows) or index.min() < 0:
+        return None
+    rows = held.rows[index]
+    return Held(rows, Part(rows, False, held.part.site, None, held.part.space), held.fitted)
 
 
 def _fields(related: _related.Related) -> dict[str, Any]:

@@ -1,0 +1,239 @@
+"""Rows that a network is asked about after it was trained on them, or on their near relatives, told by value.
+
+`splits` follows the numbers of rows from tables that torch knows; most programs split before that: with numpy, with
+sklearn, by a data set of their own.  Here the inputs themselves are kept, of watched calls, and compared at the end.
+Only what was trained on before a call counts, by the very module that is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradledger.core.events import RowsMet
+from gradledger.core.site import Site
+from gradledger.ledger import _related
+from gradledger.ledger._answers import Answers
+from gradledger.ledger._naming import LOSSES
+from gradledger.ledger._operations import Call, Op, Value
+from gradledger.ledger._padding import array_of
+from gradledger.ledger._patch import Undo
+from gradledger.ledger._session import Session
+
+LEAST = 8  # rows of one evaluation
+ROWS = 4000  # kept of what a module is trained on
+ASKED = 1200  # and of what it is asked at one place
+WIDTH = 2048  # elements of a row
+ELEMENTS = 1_000_000  # kept for one module, on either side
+MODULES, PLACES = 4, 6
+TRAINED, HELD = 900, 300  # compared pair by pair
+COLUMNS = 3  # of a row, at least: fewer meet by chance
+LABELS = 1.5  # groups for each class
+SAME = 0.1  # of the rows asked for
+
+_Key = tuple[int, tuple[int, ...], str]
+
+
+@dataclass(slots=True)
+class _Trained:
+    """Of one module and shape of rows: the rows in the order of training."""
+
+    site: Site
+    rows: list[Any] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a module was asked at one place, and how many rows it had been trained on each time."""
+
+    site: Site
+    key: _Key
+    rows: list[Any] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    call: Call
+    key: _Key
+    rows: Any
+    before: int
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.trained: dict[_Key, _Trained] = {}
+        self.asked: dict[tuple[_Key, Site], _Asked] = {}
+        self.open: dict[int, tuple[Call, _Key, Any]] = {}
+        self.classes: set[bytes] = set()  # targets that are whole numbers
+        self.judged = False  # a target was seen
+        self.answers: Answers[_Question] = Answers(session.trace, self._evaluated)
+
+    def called(self, call: Call, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self.session.trace.reversing or not self.session.trace.active:
+            return
+        tensor = next((t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 1), None)
+        if tensor is None or not COLUMNS <= tensor.numel() // max(1, tensor.shape[0]) <= WIDTH:
+            return
+        key = (call.module, tuple(tensor.shape[1:]), str(tensor.dtype))
+        known = self.trained.get(key)
+        if call.grad_on:
+            if known is None or known.count < min(ROWS, ELEMENTS // _width(key)):
+                if len(self.open) > 64:
+                    self.open.clear()
+                if (rows := _copied(tensor)) is not None:
+                    self.open[call.number] = call, key, rows
+        elif known is not None and tensor.shape[0] >= LEAST:
+            place = self.asked.get((key, call.site))
+            room = place.count < min(ASKED, ELEMENTS // _width(key)) if place is not None else len(self.asked) < PLACES
+            if room and (rows := _copied(tensor)) is not None:
+                self.answers.asked(call, [_Question(call, key, rows, known.count)])
+
+    def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
+        """A target says how many classes there are: clusters may be classes."""
+        if op.name in LOSSES and len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].dim():
+            target = args[1]
+            if target.device.type != "cpu" or target.requires_grad or target.numel() > 65_536:
+                return
+            self.judged = True
+            values = target.detach().reshape(target.shape[0], -1)
+            whole = not values.is_floating_point() or bool((values == values.round()).all())
+            if whole and values.shape[1] <= 64 and len(self.classes) < ROWS:
+                self.classes.update(row.numpy().tobytes() for row in torch.unique(values, dim=0))
+
+    def root(self, root: torch.Tensor, site: Site) -> None:
+        if not self.session.trace.active:
+            return
+        self.answers.root(root)
+        for number, (call, key, rows) in list(self.open.items()):
+            if not call.walked:
+                continue
+            del self.open[number]
+            known = self.trained.get(key)
+            if known is None:
+                if len(self.trained) >= MODULES:
+                    continue
+                known = self.trained[key] = _Trained(call.site)
+            known.rows.append(rows)
+            known.count += len(rows)
+
+    def _evaluated(self, question: _Question) -> None:
+        key = question.key, question.call.site
+        if key not in self.asked and len(self.asked) >= PLACES:
+            return
+        place = self.asked.setdefault(key, _Asked(question.call.site, question.key))
+        place.rows.append(question.rows)
+        place.before.append(question.before)
+        place.count += len(question.rows)
+
+    # ------------------------------------------------------------------ at the end
+
+    def settle(self) -> None:
+        """Compare."""
+        self.answers.settle()
+        for place in self.asked.values():
+            known = self.trained.get(place.key)
+            if known is None or known.count < 20 or place.count < LEAST:
+                continue
+            mine = np.concatenate(known.rows)[: max(place.before)]
+            if len(mine) >= 20:
+                self._compare(place, known.site, mine)
+
+    def _compare(self, place: _Asked, train_site: Site, mine: Any) -> None:
+        theirs = np.concatenate(place.rows)
+        before = np.repeat(place.before, [len(rows) for rows in place.rows])
+        mine_keys, first_trained = np.unique(_keys(mine), return_index=True)
+        keys = _keys(theirs)
+        at = np.searchsorted(mine_keys, keys).clip(max=len(mine_keys) - 1)
+        known = (mine_keys[at] == keys) & (first_trained[at] < before)
+        _, first = np.unique(keys, return_index=True)
+        asked = len(first)
+        if asked < LEAST:
+            return
+        same = known[first]
+        values = {
+            "module": place.key[0],
+            "rows": len(mine_keys),
+            "held": asked,
+            "repeated": round(_repeats(place.rows), 4),
+            "train_site": train_site,
+        }
+        emit = self.session.recorder.emit
+        share = float(same.mean())
+        if share >= SAME and same.sum() >= LEAST and _telling(mine):
+            emit(RowsMet, place.site, how="same", groups=0, shared=round(share, 4), within=0.0, **values)
+        fresh = theirs[np.sort(first[~same])]
+        if share > 0.5 or len(fresh) < LEAST or mine.dtype.kind != "f":
+            return
+        mine, fresh = _spread(mine[np.sort(first_trained)], TRAINED), _spread(fresh, HELD)
+        both, order = np.concatenate([mine, fresh]), np.arange(len(mine) + len(fresh))
+        labels = [np.zeros(len(both))]  # (classes are counted here, over all targets)
+        found = _related.related(both, labels, order[: len(mine)], order[len(mine) :], stored=False)
+        if found is None:
+            return
+        if found.how == "groups" and (not self.judged or found.groups < LABELS * max(1, len(self.classes))):
+            return
+        shares = {"shared": round(found.shared, 4), "within": round(found.within, 4)}
+        emit(RowsMet, place.site, how=found.how, groups=found.groups, **shares, **values)
+
+
+def _width(key: _Key) -> int:
+    return max(1, int(np.prod(key[1])))
+
+
+def _copied(tensor: torch.Tensor) -> Any:
+    array = array_of(tensor)
+    return np.array(array[:ASKED]) if array is not None and array.dtype.kind in "fiu" else None
+
+
+def _keys(rows: Any) -> Any:
+    """One number for each row, by its bytes."""
+    raw = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8).astype(np.uint64)
+    weights = np.random.Generator(np.random.PCG64(1)).integers(1, 2**63, raw.shape[1], dtype=np.uint64)
+    return (raw * weights).sum(1, dtype=np.uint64)
+
+
+def _repeats(batches: list[Any]) -> float:
+    """The share of rows that are there more than once within what was asked at one go (the first batch of many)."""
+    keys = _keys(max(batches, key=len))
+    _, counts = np.unique(keys, return_counts=True)
+    return float(counts[counts > 1].sum() / len(keys))
+
+
+def _telling(rows: Any) -> bool:
+    """Whether equal rows are the same rows: no grid, no counted or mostly constant thing."""
+    flat = rows.reshape(len(rows), -1)
+    values = [len(np.unique(column)) for column in flat[:, :: max(1, flat.shape[1] // 64)].T]
+    if flat.dtype.kind == "f":
+        return max(values) > len(flat) / 8
+    return bool(np.log(np.maximum(values, 1)).sum() > 2 * np.log(len(flat)) + 3)  # tokens: many rows could be
+
+
+def _spread(rows: Any, most: int) -> Any:
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+
+
+def install(session: Session) -> Undo:
+    """Listen to calls, roots and losses."""
+    probe = _Probe(session)
+    session.trace.listeners.made.append(probe.made)
+    session.at_call.append(probe.called)
+    session.at_root.append(probe.root)
+    session.at_end.append(probe.settle)
+
+    def undo() -> None:
+        session.trace.listeners.made.remove(probe.made)
+        session.at_call.remove(probe.called)
+        session.at_root.remove(probe.root)
+        session.at_end.remove(probe.settle)
+
+    return undo
+
+
+__all__ = ["install"]
