@@ -127,6 +127,14 @@ def means_to_resume(load: Load, world: World) -> bool:
     return bool(load.held & {"number", "optimizer", "scheduler", "rng"}) or _RESUMES.search(text) is not None
 
 
+def another_kind(load: StateLoaded, world: World) -> bool:
+    """Whether the weights came from a model of another class: a warm start from pretraining is no reload."""
+    if load.origin_ident is None:
+        return False
+    mine, origin = world.module(load.ident).cls, world.module(load.origin_ident).cls
+    return bool(mine and origin) and mine != origin
+
+
 def twin(optimizer: OptimizerInfo, load: Load, world: World) -> OptimizerInfo | None:
     """The optimizer of the run that is resumed, when it ran in this process: made by the same line, alike in all."""
     for other in world.optimizers.values():

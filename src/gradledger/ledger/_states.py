@@ -167,10 +167,12 @@ def print_of_state(state: Any) -> int | None:
 
 
 def plain_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Path -> tensor attributes of a tree that are neither parameters nor buffers."""
+    """Path -> tensors of a tree that its state leaves out: attributes that are neither parameters nor buffers, and
+    buffers that were registered with `persistent=False`."""
     found: dict[str, torch.Tensor] = {}
     for path, below in tree(module):
-        for name, value in below.__dict__.items():
+        buffers, unsaved = below.__dict__["_buffers"], below.__dict__.get("_non_persistent_buffers_set", ())
+        for name, value in (*below.__dict__.items(), *((n, buffers.get(n)) for n in sorted(unsaved))):
             if isinstance(value, torch.Tensor):
                 found[f"{path}.{name}" if path else name] = value
                 if len(found) >= MAX_PLAINS:

@@ -7,6 +7,7 @@ The program saves or keeps state in order to come back to it, and what comes bac
   "restoring the best epoch" restores the last one.
 - `best = copy.copy(model)`: another module over the same parameters.
 - The scheduler's state is in the file, and nothing loads it: the schedule starts over.
+- A queue, a codebook's counts or a running mean is a buffer with `persistent=False`: no state holds it.
 
 ## Why it matters
 The reported model is not the one that was chosen; the resumed learning rate is not the one that was planned.  No error
@@ -17,11 +18,13 @@ Each state that a module hands out is known by its tensors and the iteration.  A
 given is the live memory of that very module, handed out before later steps of its optimizer; a module that is called
 after steps, by a name that says it was kept, when it is a shallow copy of the trained one.  A scheduler is reported
 when the file held a scheduler's state, module or optimizer were filled from it, and the scheduler then steps from its
-beginning.
+beginning.  A buffer that the state leaves out is reported when, after a load, it has other values than in the module
+that the state was taken from, and the loaded module is called.
 
 ## Near misses
 - `copy.deepcopy(model.state_dict())`, or `{k: v.clone() ...}`: a copy indeed.
 - A state that is taken and given to another network at once.
+- Caches that are no state of the model (keys and values, masks, hidden states), constants that the constructor makes.
 - Starting a new schedule on purpose, from pretrained weights; `last_epoch=` given, or the scheduler driven forward.
 
 ## Fix
@@ -50,6 +53,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled)
 _KEPT = re.compile(r"(^|_)(best|kept|keep|saved?|snapshot|backup|old|prev\w*|initial|final)(_|$)", re.IGNORECASE)
+_CACHE = re.compile(r"cache|hidden|past|mask|(^|_)(kv|h|c|state)(_|\d|$)", re.IGNORECASE)
 RARELY = 3  # restores; a program that loads its own memory again and again writes into it by that way
 KEPT = 64
 
@@ -62,6 +66,8 @@ class State:
     own: dict[tuple[str, int], tuple[StateLoaded, int]] = field(default_factory=dict)
     count: Counter[tuple[str, int]] = field(default_factory=Counter)
     called: dict[int, ModuleCalled] = field(default_factory=dict)  # module -> its latest call without a graph
+    unsaved: dict[tuple[int, str], StateLoaded] = field(default_factory=dict)  # (module, path) that a load left apart
+    used: set[int] = field(default_factory=set)  # modules of those, called since
 
 
 def init() -> State:
@@ -72,6 +78,8 @@ def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, ModuleCalled):
         if not event.output_has_graph and (event.module in state.called or len(state.called) < KEPT):
             state.called[event.module] = event
+        if any(module == event.module for module, _ in state.unsaved):
+            state.used.add(event.module)
         return
     _resumes.update(state.resumes, event, world)
     if isinstance(event, StateLoaded) and event.own_since is not None and world.trained_module(event.ident):
@@ -80,11 +88,52 @@ def update(state: State, event: Event, world: World) -> None:
         if steps > 0 and (key in state.own or len(state.own) < KEPT):
             state.own.setdefault(key, (event, steps))
         state.count[key] += 1
+    if isinstance(event, StateLoaded) and event.owner == "module":
+        for path in event.plain_differ if len(state.unsaved) < KEPT else ():
+            state.unsaved.setdefault((event.ident, path), event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
     own = [_own(load, steps, world) for key, (load, steps) in state.own.items() if state.count[key] <= RARELY]
-    return own + _shallow(state, world) + _schedules(state.resumes, world)
+    return own + _shallow(state, world) + _schedules(state.resumes, world) + _unsaved(state, world)
+
+
+def _unsaved(state: State, world: World) -> list[Finding]:
+    """Buffers that no state holds, and that the training had changed."""
+    groups: dict[int, list[tuple[str, int, StateLoaded]]] = {}
+    for (module, path), load in state.unsaved.items():
+        *above, name = path.split(".")
+        owner: int | None = module
+        for part in above:
+            owner = world.module(owner).children.get(part) if owner is not None else None
+        tensor = world.module(owner).tensors.get(name) if owner is not None else None
+        if tensor is None or world.tensor(tensor).role != "buffer" or module not in state.used:
+            continue
+        if _CACHE.search(name) or _resumes.another_kind(load, world):
+            continue
+        groups.setdefault(module, []).append((path, tensor, load))
+    found = []
+    for module, lost in groups.items():
+        load = lost[0][2]
+        sites = [world.tensor(tensor).site for _, tensor, _ in lost]
+        site = next((s for s in sites if s.file), load.site)
+        names = ", ".join(f"`{path}`" for path, _, _ in lost[:3])
+        found.append(
+            Finding(
+                "C3",
+                "error",
+                site,
+                f"{names} of `{world.module_name(module)}` {'are buffers' if len(lost) > 1 else 'is a buffer'} that no "
+                f"state holds (persistent=False): after the load on line {load.site.line} they have other values than "
+                "in the model that was saved, although every key matched.",
+                "register them with persistent=True, which is the default",
+                related=distinct(site, (*sites[1:], load.site)),
+                evidence={"buffers": [path for path, _, _ in lost][:8], "keys_matched": load.matched},
+                subject=world.module_name(module),
+                iteration=load.iteration,
+            )
+        )
+    return found
 
 
 def _shallow(state: State, world: World) -> list[Finding]:

@@ -12,7 +12,8 @@ without any message: all keys matched.
 ## How it is found
 At `load_state_dict`, plain tensors of the module that gave the state and of the module that took it are compared: all
 registered tensors agree and such an attribute differs (error).  Or the state was written to a file without an attribute
-that was set once, outside of constructor and forward (warning).  Or the program raised on the line where such a tensor
+that was set once, outside of constructor and forward (warning).  Or forward carries it on under `if self.training`, and
+nothing is saved in this run (warning).  Or the program raised on the line where such a tensor
 met parameters that were converted or moved.
 
 ## Near misses
@@ -33,6 +34,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradledger.audit import _resumes
 from gradledger.audit._code import parsed
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
@@ -51,6 +53,7 @@ LISTENS = (PlainAttributes, StateTaken, StateLoaded, FileTouched)
 _LEFT_BEHIND = re.compile(
     r"same dtype|expected scalar type|same device|dtype.*to be|on different devices|on the same device"
 )
+_BLENDS = frozenset({"lerp_", "mul_", "add_", "copy_", "div_", "sub_"})
 OFTEN = 3  # values seen in the first three calls: drawn or updated all the time
 KEPT = 4096
 
@@ -111,14 +114,19 @@ def _see(state: State, module: int, attribute: PlainAttribute) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     found: dict[tuple[str, tuple[str, int]], Finding] = {}
-    for finding in (*_lost_on_reload(state, world), *_left_out(state, world), *_left_behind(state, world)):
+    for finding in (
+        *_lost_on_reload(state, world),
+        *_left_out(state, world),
+        *_left_behind(state, world),
+        *_never_kept(state, world),
+    ):
         found.setdefault((finding.subject.rpartition(".")[2], finding.site.key()), finding)
     return list(found.values())
 
 
 def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
     for load in state.differing:
-        if _another_kind(load, world):
+        if _resumes.another_kind(load, world):
             continue
         for path in load.plain_differ:
             taken = _find(state, load.origin_ident, path, world)
@@ -170,6 +178,9 @@ def _kept_in_training(known: Attribute, name: str) -> Site:
             if isinstance(node, ast.Assign) and any(_is_own(t, name) for t in node.targets):
                 if any(_is_own(n, name) for n in ast.walk(node.value)):
                     return Site(file, node.lineno, "forward")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _BLENDS:
+                if any(_is_own(n, name) for n in ast.walk(node.func.value)):
+                    return Site(file, node.lineno, "forward")
     return NOWHERE
 
 
@@ -204,6 +215,30 @@ def _left_out(state: State, world: World) -> Iterator[Finding]:
             )
 
 
+def _never_kept(state: State, world: World) -> Iterator[Finding]:
+    """A statistic that forward carries on in train mode and reads in eval mode; this run saves and loads nothing."""
+    if state.differing or state.taken:
+        return
+    for (module, name), known in state.attributes.items():
+        kept = _kept_in_training(known, name)
+        if not kept.file or known.latest.requires_grad or not world.trained_module(world.root(module)):
+            continue
+        path = f"{world.module_name(module)}.{name}"
+        site = known.made_at if known.made_at.file else kept
+        yield Finding(
+            "M2",
+            "warning",
+            site,
+            f"`{path}` is carried on in train mode (line {kept.line}) and is a plain tensor: `state_dict()` does not "
+            "hold it and `.to()` does not move it, so a saved model is another one than this.",
+            f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) where it is set',
+            related=distinct(site, (kept,)),
+            evidence={"attribute": path, "shape": list(known.latest.shape), "registered": False},
+            confidence="likely",
+            subject=path,
+        )
+
+
 def _left_behind(state: State, world: World) -> Iterator[Finding]:
     """The program raised where a plain tensor met parameters that `.to()` had converted or moved."""
     ended = world.ended
@@ -233,14 +268,6 @@ def _left_behind(state: State, world: World) -> Iterator[Finding]:
             return
 
 
-def _another_kind(load: StateLoaded, world: World) -> bool:
-    """Whether the weights came from a model of another class: a warm start from pretraining is no reload."""
-    if load.origin_ident is None:
-        return False
-    mine, origin = world.module(load.ident).cls, world.module(load.origin_ident).cls
-    return bool(mine and origin) and mine != origin
-
-
 def _find(state: State, root: int | None, path: str, world: World) -> Attribute | None:
     """The attribute at a dotted path below a module."""
     if root is None:
@@ -258,4 +285,5 @@ def _find(state: State, root: int | None, path: str, world: World) -> Attribute 
 def not_checked(state: State, world: World) -> str | None:
     if world.ended is not None and _LEFT_BEHIND.search(world.ended.message):
         return None
-    return None if state.taken or state.differing or state.saved else "no module's state was saved or loaded"
+    known = state.taken or state.differing or state.saved or state.attributes
+    return None if known else "no module keeps a plain tensor, and no state was saved or loaded"

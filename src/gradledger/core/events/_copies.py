@@ -93,7 +93,8 @@ class StateLoaded(Event):
     """`load_state_dict` on a module, optimizer or scheduler; or, seen at an optimizer's first step, a state that got
     there in another way.  `origin`: where the state came from ("file", "live", "unknown"; "hand": entries of an
     optimizer that the program put there) and `origin_ident` the module it was taken from.  `plain_differ`: plain tensor
-    attributes whose values differ between origin and loaded module although all registered tensors agree.  `renamed`:
+    attributes, and buffers that no state holds, whose values differ between origin and loaded module although all
+    tensors of the state agree.  `renamed`:
     (missing, unexpected) keys whose tensors have one shape and whose names end alike; `own_since`: the state was handed
     out by this very module in that iteration, on line `taken_site`, and is its live memory: loading it changes
     nothing.  `kept`: keys that were given the values they had, and that the state which the rest comes from (read at

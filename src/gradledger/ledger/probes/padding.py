@@ -151,7 +151,7 @@ class _Probe:
             witness = self._witness(turned) if turned is not None else None
             if witness is None:
                 continue
-            if op.name in CLASS_LOSSES and ignored_index(op) == witness.lengths.value:
+            if op.name in CLASS_LOSSES and _leaves_out(turned, witness.lengths, ignored_index(op)):
                 return
             self._follow(op, witness, swapped, values.shape, out, prediction, tensor)
             return
@@ -294,6 +294,12 @@ def _one_number(values: Any, lengths: Lengths) -> bool:
     """Whether all that is content in [B, T] is one number."""
     pad = lengths.mask()
     return bool(values.size == pad.size and np.ptp(values.reshape(pad.shape)[~pad].astype(np.float64)) == 0)
+
+
+def _leaves_out(target: Any, lengths: Lengths, ignored: float) -> bool:
+    """Whether a loss leaves the padded positions out: the target holds there what it ignores."""
+    mask = lengths.mask()
+    return ignored == lengths.value or (target.shape == mask.shape and bool((target[mask] == ignored).all()))
 
 
 def install(session: Session) -> Undo:
