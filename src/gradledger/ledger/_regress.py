@@ -90,3 +90,26 @@ def explained(x: Table, y: Table) -> tuple[float, ...]:
 
 
 __all__ = ["NEAR_ROWS", "ROWS", "Near", "distances", "explained", "near", "scaled"]
+
+
+def exchanged(x: Any, y: Any) -> tuple[int, float]:
+    """Rows that came again with another target, one that another row has had: how many, and how far the two targets of
+    a row lie apart, as a share of the distance of any two.  (0, 0.0) when rows keep their targets, when targets are
+    drawn anew (no value comes again), or when one row has several for good (pairs come again).
+
+    x, y: [rows, columns], in the order of training.
+    """
+    inputs, targets = (np.unique(v, axis=0, return_inverse=True)[1].reshape(-1) for v in (x, y))
+    pairs = np.unique(np.stack([inputs, targets], 1), axis=0, return_inverse=True)[1].reshape(-1)
+    rows = len(x)
+    distinct = [len(np.unique(v)) for v in (inputs, targets, pairs)]
+    repeats = [rows - n for n in distinct]
+    if not repeats[0] or distinct[1] < rows / 4 or repeats[1] < repeats[0] / 2 or repeats[2] > 0.1 * repeats[0]:
+        return 0, 0.0
+    if distinct[0] < rows / 4:
+        return 0, 0.0  # a few inputs over and over: their targets may well vary
+    order = np.argsort(inputs, kind="stable")
+    twice = inputs[order][1:] == inputs[order][:-1]
+    between = ((y[order][1:] - y[order][:-1]) ** 2).sum(1)[twice]
+    any_two = 2.0 * y.var(0).sum()
+    return int(twice.sum()), float(between.mean() / any_two) if any_two > 0 else 0.0

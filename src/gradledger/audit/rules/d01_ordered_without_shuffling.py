@@ -13,7 +13,8 @@ In the first passes over a loader that does not shuffle, the variance of each co
 lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
 from half of it on, when reverse passes ran after the batches.  The same of batches that are cut from one table, piece
 after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.  An
-`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.
+`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler of
+the program's own, or a list of numbers in its place, counts when its numbers come nearly as the rows are stored.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.
@@ -88,7 +89,7 @@ def finish(state: State, world: World) -> list[Finding]:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
             site, loops = _cut(event.site)
         elif event.order_site.file:
-            fix = "shuffle in the data set's __iter__: for i in torch.randperm(n).tolist(), or a buffer of many rows"
+            fix = "shuffle in the __iter__ that gives the order: for i in torch.randperm(n).tolist(), or a buffer of many rows"
             loops = tuple(_walks_in(event.order_site))
         found.append(
             Finding(

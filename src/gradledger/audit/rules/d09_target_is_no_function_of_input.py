@@ -29,10 +29,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._made_at import made_at
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Comparison, Event, TargetExplained
+from gradledger.core.events import Comparison, Event, TargetExplained, TargetsExchanged
 
 RULE = Rule(
     "D9",
@@ -40,11 +41,12 @@ RULE = Rule(
     "data",
     "The input of a regression does not determine its target: a floor that no training can pass.",
 )
-LISTENS: tuple[type[Event], ...] = (TargetExplained, Comparison)
+LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, Comparison)
 NEEDS_DETAIL = True
 KEPT = 200
 EXPLAINED = 0.85  # of a column that the input does not determine
 APART = 0.1  # of its variance stands between nearest rows
+STRANGERS = 0.5  # of the distance between the targets of any two rows
 EXACT = 0.99  # of every input column follows from the target
 NEEDED = 0.9  # and less than this without the columns in question
 
@@ -54,6 +56,7 @@ class State:
     """Regressions that were looked at, and the lines at which a walked loss compares."""
 
     seen: list[TargetExplained] = field(default_factory=list)
+    exchanged: list[TargetsExchanged] = field(default_factory=list)
     walked: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -64,13 +67,15 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, TargetExplained) and len(state.seen) < KEPT:
         state.seen.append(event)
+    elif isinstance(event, TargetsExchanged) and len(state.exchanged) < KEPT:
+        state.exchanged.append(event)
     elif isinstance(event, Comparison) and len(state.walked) < KEPT:
         state.walked.add(event.site.key())
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    found = []
-    for event in state.seen:
+    found = [_exchanged(e, world) for e in state.exchanged if e.apart >= STRANGERS and e.site.key() in state.walked]
+    for event in state.seen if not found else ():
         open_ = [
             i
             for i, (share, apart) in enumerate(zip(event.explained, event.apart, strict=True))
@@ -96,7 +101,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"the input ({event.inputs} columns) explains {least:.0%} of the target's {which} of {event.targets}, "
                 f"and {why}. A mean squared error of about {number(event.floor)} remains, whatever the training.",
                 "regress what the input determines, add the input that is missing, or predict a distribution",
-                related=distinct(event.site, (world.module(event.module).site,)),
+                related=distinct(event.site, (*made_at(event.site), world.module(event.module).site)),
                 evidence={
                     "rows": event.rows,
                     "explained": [round(v, 3) for v in event.explained],
@@ -110,6 +115,22 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _exchanged(event: TargetsExchanged, world: World) -> Finding:
+    return Finding(
+        "D9",
+        "error",
+        event.site,
+        f"{event.again} of {event.rows} rows came again with another target, one that other rows have had, and the two "
+        f"lie {event.apart:.0%} as far apart as those of any two rows: inputs and targets are put together anew in "
+        "each pass, and nothing can be learned.",
+        "take inputs and targets by the same numbers: x[rows], y[rows]",
+        related=distinct(event.site, made_at(event.site)),
+        evidence={"rows": event.rows, "came_again": event.again, "apart": event.apart},
+        subject=world.module_name(event.module),
+        iteration=event.iteration,
+    )
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -84,6 +84,9 @@ from gradledger.core.events._data import (
     TargetExplained as TargetExplained,
 )
 from gradledger.core.events._data import (
+    TargetsExchanged as TargetsExchanged,
+)
+from gradledger.core.events._data import (
     WorkerDraws as WorkerDraws,
 )
 from gradledger.core.events._data import (

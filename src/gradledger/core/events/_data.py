@@ -183,6 +183,20 @@ class PaddingAveraged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsExchanged(Event):
+    """Rows of a regression (compared at `site`) that came again, with targets that other rows have had.
+
+    `rows` in all, of which `again` came again; `apart`: the mean squared distance of their two targets, as a share of
+    that between any two."""
+
+    KIND: ClassVar[str] = "targets_exchanged"
+    module: int
+    rows: int
+    again: int
+    apart: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsShared(Event):
     """Rows held out from training (picked at `site`) were compared with the rows trained on (picked at `train_site`).
 

@@ -21,7 +21,7 @@ from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
-from gradledger.ledger.probes.loaders import is_shuffled
+from gradledger.ledger.probes.loaders import has_own_order, is_shuffled, sampler_of
 
 PASSES = 3  # from one line
 BATCHES = 200  # of one pass
@@ -29,6 +29,8 @@ ITEMS = 4  # tensors of one batch
 COLUMNS = 64  # of one tensor
 ELEMENTS = 1_000_000
 LEAST_ROWS = 4
+NUMBERS = 20_000  # of rows, of one pass
+STORED = 0.98  # correlation of the numbers of the rows with their place in the pass: nearly as they are stored
 ALIKE = 0.98  # correlation of the batch means of two passes in one order
 
 
@@ -78,14 +80,25 @@ class _Pass:
     trained: int = 0
     items: dict[int, Item] = field(default_factory=dict)
     iterated: Site | None = None  # the order is that of a data set which is iterated
+    numbers: list[int] | None = None  # of the rows, as a sampler of the program's own gives them
+    order: Site = NOWHERE
 
 
 def _order_of(loader: DataLoader[Any]) -> Site | None:
     """Where a data set that is iterated makes its order; None for one that is asked by number."""
-    if not isinstance(loader.dataset, IterableDataset):
-        return None
-    code = getattr(type(loader.dataset).__iter__, "__code__", None)
+    return _iter_of(loader.dataset) if isinstance(loader.dataset, IterableDataset) else None
+
+
+def _iter_of(source: Any) -> Site:
+    """Where the class of a data set or sampler defines how it is walked; NOWHERE for a list."""
+    code = getattr(type(source).__iter__, "__code__", None)
     return NOWHERE if code is None else Site(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _as_stored(numbers: list[int]) -> bool:
+    """Whether rows come nearly in stored order, shuffled within a short window perhaps."""
+    order = np.asarray(numbers, dtype=np.float64)
+    return bool(len(order) > 8 and order.std() > 0 and np.corrcoef(order, np.arange(len(order)))[0, 1] >= STORED)
 
 
 def _tensors(batch: Any, depth: int = 0) -> list[torch.Tensor]:
@@ -130,17 +143,22 @@ def install(session: Session) -> Undo:
     def begins(before: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
         iterated = _order_of(loader)
-        if not isinstance(iterator, _BaseDataLoaderIter) or (iterated is None and is_shuffled(loader)):
+        own = iterated is None and has_own_order(loader)
+        if not isinstance(iterator, _BaseDataLoaderIter) or (iterated is None and not own and is_shuffled(loader)):
             return
         site = _site.here(1)
         if begun[site.key()] >= PASSES:
             return
         begun[site.key()] += 1
-        passes[iterator] = _Pass(recorder.objects.number(loader), site, iterated=iterated)
+        passes[iterator] = _Pass(
+            recorder.objects.number(loader), site, iterated=iterated, order=iterated or NOWHERE
+        )
+        if own:
+            passes[iterator].numbers, passes[iterator].order = [], _iter_of(sampler_of(loader))
 
     def ends(seen: _Pass) -> None:
         items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}
-        if not items:
+        if not items or (seen.numbers is not None and not _as_stored(seen.numbers)):
             return
         item = max(items, key=lambda i: items[i])
         if seen.iterated is not None:
@@ -157,7 +175,7 @@ def install(session: Session) -> Undo:
             between=items[item],
             between_inputs=max((share for i, share in items.items() if seen.items[i].floating), default=0.0),
             item=item,
-            order_site=seen.iterated or NOWHERE,
+            order_site=seen.order,
         )
 
     def came(before: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -171,6 +189,11 @@ def install(session: Session) -> Undo:
             del passes[args[0]]
             ends(seen)
 
+    def drawn(before: Any, index: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        numbers = passes[args[0]].numbers
+        if numbers is not None and isinstance(index, list) and len(numbers) < NUMBERS:
+            numbers.extend(i for i in index if isinstance(i, int))
+
     def stopped(before: Any, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen = passes.pop(args[0], None)
         if seen is not None and isinstance(error, StopIteration):
@@ -183,4 +206,5 @@ def install(session: Session) -> Undo:
     return together(
         observe(recorder, DataLoader, "__iter__", after=begins),
         observe(recorder, _BaseDataLoaderIter, "__next__", after=came, raised=stopped, skip=skip),
+        observe(recorder, _BaseDataLoaderIter, "_next_index", after=drawn, skip=skip),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradledger.core.events import TargetExplained
+from gradledger.core.events import TargetExplained, TargetsExchanged
 from gradledger.core.site import Site
 from gradledger.ledger import _regress
 from gradledger.ledger._operations import Call, Op, Value
@@ -24,6 +24,7 @@ ENOUGH = _regress.NEAR_ROWS
 LEAST = 200
 BATCHES = 200
 SPOTS = 4
+AGAIN = 40  # rows that came again with another target
 APART = 0.1  # from here on a function of the input is tried
 EXPLAINED = 0.85  # a target column below this is not explained
 _LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "sub"})
@@ -147,6 +148,11 @@ class _Probe:
         x, y = np.concatenate(spot.x), np.concatenate(spot.y)
         spot.x.clear()
         spot.y.clear()
+        again, apart = _regress.exchanged(x, y)
+        if again >= AGAIN and apart >= APART:
+            self.session.recorder.emit(
+                TargetsExchanged, spot.site, module=spot.module, rows=len(x), again=again, apart=round(apart, 4)
+            )
         rows = np.unique(np.concatenate([x, y], axis=1), axis=0, return_index=True)[1]
         rows = np.sort(rows)
         x, y = x[rows], y[rows]

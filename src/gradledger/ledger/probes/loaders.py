@@ -32,7 +32,7 @@ class _Loaders:
         self.passes: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
 
 
-def _sampler(loader: DataLoader[Any]) -> Any:
+def sampler_of(loader: DataLoader[Any]) -> Any:
     """What decides the order; None for a batch sampler of the program's own."""
     if type(loader.batch_sampler) is BatchSampler:
         return loader.batch_sampler.sampler
@@ -41,7 +41,7 @@ def _sampler(loader: DataLoader[Any]) -> Any:
 
 def length_of(loader: DataLoader[Any]) -> int:
     """Batches of one pass; 0 when that cannot be known without running code that may have effects."""
-    if isinstance(loader.dataset, IterableDataset) or type(_sampler(loader)) not in _KNOWN:
+    if isinstance(loader.dataset, IterableDataset) or type(sampler_of(loader)) not in _KNOWN:
         return 0
     if type(loader).__len__ is not DataLoader.__len__:
         return 0
@@ -55,10 +55,17 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     """False only where the order is surely that of the data set."""
     if isinstance(loader.dataset, IterableDataset):
         return True
-    sampler = _sampler(loader)
+    sampler = sampler_of(loader)
     if isinstance(sampler, DistributedSampler):
         return bool(sampler.shuffle)
     return not isinstance(sampler, SequentialSampler)
+
+
+def has_own_order(loader: DataLoader[Any]) -> bool:
+    """Whether the order comes from a sampler of the program's own, or from a list of numbers: it may be any."""
+    sampler = sampler_of(loader)
+    known = (*_KNOWN, DistributedSampler)
+    return sampler is not None and not isinstance(loader.dataset, IterableDataset) and not isinstance(sampler, known)
 
 
 def install(session: Session) -> Undo:
