@@ -89,7 +89,7 @@ def finish(state: State, world: World) -> list[Finding]:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
             site, loops = _cut(event.site)
         elif event.order_site.file:
-            fix = "shuffle in the __iter__ that gives the order: for i in torch.randperm(n).tolist(), or a buffer of many rows"
+            fix = "shuffle in the __iter__ that gives the order: torch.randperm(n).tolist(), or a buffer of many rows"
             loops = tuple(_walks_in(event.order_site))
         found.append(
             Finding(

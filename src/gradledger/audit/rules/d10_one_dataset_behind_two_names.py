@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from gradledger.audit._code import aliases, last_name, parsed
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
+from gradledger.audit._turned import turned_in_passing
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step
@@ -98,7 +99,8 @@ def finish(state: State, world: World) -> list[Finding]:
         if not any(event.loader in state.trained for event in shown):
             continue
         for setting, _ in shown[0].settings:
-            more = _judge_part(shown, setting) or _judge_alias(shown[0], setting)
+            first = shown[0]
+            more = _judge_part(shown, setting) or _judge_alias(first, setting) or _judge_turned(first, setting, world)
             found += [finding for finding in more if finding.site.key() not in told]
     return found
 
@@ -188,6 +190,30 @@ def _judge_alias(event: SharedPart, setting: str) -> list[Finding]:
                     iteration=event.iteration,
                 )
             ]
+    return []
+
+
+def _judge_turned(event: SharedPart, setting: str, world: World) -> list[Finding]:
+    """`Rows(a, transform)`, and then `Rows(b, transform.eval())`: the method sets `setting` and gives back itself."""
+    files = dict.fromkeys(s.file for s in (event.site, *event.made))
+    for info in world.optimizers.values():
+        files.update(dict.fromkeys((info.site.file, *(f.file for f in info.site.callers))))
+    for turned in (t for file in files for t in turned_in_passing(file, event.kind.rpartition(".")[2], setting)):
+        site, *others = (Site(turned.file, line, "") for line in turned.lines)
+        return [
+            Finding(
+                "D10",
+                "error",
+                site,
+                f"`{turned.text}` changes `{turned.name}` itself and gives it back: one `{event.kind}` that "
+                f"{event.holders} data sets hold, and the `{setting}` set here holds for all of them.",
+                f"give each data set a {event.kind} of its own: copy.deepcopy({turned.name})",
+                related=distinct(site, (*others[:3], *event.made)),
+                evidence={"attribute": setting, "holders": event.holders},
+                subject=f"{event.kind}.{setting}",
+                iteration=event.iteration,
+            )
+        ]
     return []
 
 

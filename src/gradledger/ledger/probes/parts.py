@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,15 +36,20 @@ _NO_PART = (
 )
 
 
+_Pass = tuple[int, tuple[tuple[str, str], ...]]
+
+
 @dataclass
 class _Part:
-    """One object: by which attribute it was reached, the data sets that hold it, where their loaders were made."""
+    """One object: by which attribute it was reached, the data sets that hold it, where their loaders were made; the
+    first passes over them (data set, settings: line, loader), which wait until there is a second holder."""
 
-    part: weakref.ref[Any]
+    part: Callable[[], Any]
     attribute: str
+    number: int
     holders: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
-    told: set[tuple[int, tuple[tuple[str, str], ...]]] = field(default_factory=set)
+    begun: dict[_Pass, tuple[Site, int] | None] = field(default_factory=dict)
 
 
 def parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
@@ -67,6 +72,21 @@ def parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
                     yield name, member
                 if depth + 1 < DEPTH:
                     todo.append((member, depth + 1))
+
+
+def _weak(part: Any, holder: weakref.ref[Any]) -> Callable[[], Any]:
+    """The object for as long as it lives; one that allows no weak reference (`SimpleNamespace`) for as long as the data
+    set holds it."""
+    try:
+        return weakref.ref(part)
+    except TypeError:
+        number = id(part)
+
+    def held() -> Any:
+        dataset = holder()
+        return next((p for _, p in parts_of(dataset) if id(p) == number), None) if dataset is not None else None
+
+    return held
 
 
 def settings_of(part: Any) -> tuple[tuple[str, str], ...]:
@@ -93,14 +113,14 @@ def install(session: Session) -> Undo:
         site = _site.here(1)
         for attribute, part in parts_of(dataset):
             try:
-                holder, weak = weakref.ref(dataset), weakref.ref(part)
+                holder = weakref.ref(dataset)
             except TypeError:  # a class without weak references
-                continue
+                return
             kept = known.get(id(part))
             if kept is None or kept.part() is not part:
                 if len(known) >= KEPT:
                     return
-                kept = known[id(part)] = _Part(weak, attribute)
+                kept = known[id(part)] = _Part(_weak(part, holder), attribute, len(known))
             kept.holders[id(dataset)] = holder
             if len(kept.sites) < TOLD:
                 kept.sites.append(site)
@@ -110,23 +130,31 @@ def install(session: Session) -> Undo:
         for kept in known.values():
             alive = [dataset for ref in kept.holders.values() if (dataset := ref()) is not None]
             part = kept.part()
-            if part is None or len(alive) < 2 or not any(dataset is loader.dataset for dataset in alive):
+            if part is None or not any(dataset is loader.dataset for dataset in alive):
                 continue
             now = (id(loader.dataset), settings_of(part))
-            if len(kept.told) >= TOLD or now in kept.told:
+            if now not in kept.begun and len(kept.begun) < TOLD:
+                kept.begun[now] = _site.here(1), recorder.objects.number(loader)
+            if len(alive) < 2:
                 continue
-            kept.told.add(now)
-            recorder.emit(
-                SharedPart,
-                _site.here(1),
-                loader=recorder.objects.number(loader),
-                part=recorder.objects.number(part),
-                attribute=kept.attribute,
-                kind=type(part).__qualname__,
-                settings=now[1],
-                holders=len(alive),
-                made=tuple(dict.fromkeys(kept.sites))[:4],
-            )
+            there = {id(dataset) for dataset in alive}
+            for begun, waiting in kept.begun.items():
+                if waiting is not None and begun[0] in there:
+                    kept.begun[begun] = None
+                    tell(kept, part, begun, *waiting, len(alive))
+
+    def tell(kept: _Part, part: Any, begun: _Pass, site: Site, loader: int, holders: int) -> None:
+        recorder.emit(
+            SharedPart,
+            site,
+            loader=loader,
+            part=kept.number,
+            attribute=kept.attribute,
+            kind=type(part).__qualname__,
+            settings=begun[1],
+            holders=holders,
+            made=tuple(dict.fromkeys(kept.sites))[:4],
+        )
 
     def skip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return not known
