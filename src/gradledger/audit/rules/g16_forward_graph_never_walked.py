@@ -47,7 +47,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (GraphDiscarded, Backward)
 
 _LEAST = 8  # calls
-_CUT_OFF = 30  # iterations in which all of a network whose output is detached at once is thrown away
+_CUT_OFF = 20  # iterations in which all of a network whose output is detached at once is thrown away
 _IN_A_ROW = 4  # calls without a reverse pass between them, when a loss was computed from their values ...
 _IN_A_ROW_UNUSED = 2  # ... and when none was, in train mode
 _CHOICES = frozenset(
@@ -85,7 +85,7 @@ def update(state: State, event: Event, world: World) -> None:
     elif isinstance(event, GraphDiscarded):
         chain = _chain(event.site)
         state.latest[chain] = event
-        state.first.setdefault(chain, event.iteration)
+        state.first.setdefault(chain, event.iteration if event.since is None else event.since)
 
 
 def _chain(site: Site) -> _Chain:

@@ -11,7 +11,8 @@ or weight decay.  The target is no longer the delayed copy that the method rests
 ## How it is found
 A module whose output is the bootstrap or teacher side of a comparison with another network, that is a copy of this
 network or is written from it, never stands on the prediction side itself, and whose parameters an optimizer holds and
-steps.
+steps.  Or a module that is written from a network at nearly every step and sits, unfrozen, in the optimizer of this
+network, although nothing has moved it so far (warning).
 
 ## Near misses
 - A frozen target in the optimizer: it cannot move.
@@ -41,6 +42,10 @@ RULE = Rule(
     "The parameters of a target network, which copies are meant to move, are held by an optimizer.",
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Step)
+
+
+IDLE = "momentum copy"
+FEW = 8  # steps
 
 
 @dataclass(slots=True)
@@ -93,6 +98,9 @@ def finish(state: State, world: World) -> list[Finding]:
         if held:
             told |= held
             found.append(_finding(target, held, state, world))
+    for target in _idle_targets(state, world, told):
+        held = {t for t in tree(target.module, world) if world.trained(t)} - tree(target.source, world)
+        found.append(_finding(target, held, state, world))
     return found
 
 
@@ -115,6 +123,23 @@ def _targets(watch: Watch, world: World) -> list[_Target]:
     return found
 
 
+def _idle_targets(state: State, world: World, told: set[int]) -> list[_Target]:
+    """Copies that nothing has moved yet: written from a network at nearly every step, and held, unfrozen, by the very
+    optimizer that trains this network."""
+    found = []
+    for link in links(world):
+        source, target = tree(link.source, world), tree(link.target, world) - tree(link.source, world)
+        held = {t for t in target if world.trained(t) and world.tensor(t).requires_grad}
+        if not held or held & told or not link.repeated or held & state.used.keys():
+            continue
+        holders = {o for t in held for o in world.holders(t)}
+        optimizers = [world.optimizer(o) for o in holders if any(o in world.holders(t) for t in source)]
+        written = {t for _, t in link.pairs}
+        if held <= written and any(2 * link.count >= o.steps >= FEW for o in optimizers):
+            found.append(_Target(link.target, link.source, link, link.site, IDLE))
+    return found
+
+
 def _both_predict(met: Meeting, watch: Watch) -> bool:
     """The target also stands on a prediction side somewhere: it is a network of its own."""
     return any(other.learner == met.target and not other.symmetric for other in watch.meetings.values())
@@ -124,7 +149,8 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
     holders = sorted({o for t in held for o in world.holders(t)})
     optimizer = world.optimizer(holders[0])
     steps = max((state.used.get(t, 0) for t in held), default=0)
-    effective = steps > 0 or bool(held & state.moved)
+    # (the copies themselves write into it, too)
+    effective = steps > 0 or (target.role != IDLE and bool(held & state.moved))
     name, source = world.module_name(target.module), world.module_name(target.source)
     if steps:
         what = f"in {steps} of {times(optimizer.steps, 'step')} it applied a gradient, so the target moves by itself."
@@ -133,10 +159,13 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
             "its steps moved them without any gradient (weight decay or momentum), so the target drifts between copies."
         )
     else:
-        what = "no gradient has reached them so far, so nothing moved yet."
+        what = (
+            "no gradient has reached them so far, so nothing moved yet; the first that does, or an optimizer that "
+            "decays all it holds, moves the target."
+        )
     return Finding(
         "T2",
-        "error" if effective else "info",
+        "error" if effective else "warning" if target.role == IDLE else "info",
         optimizer.site,
         f"{optimizer.short_cls} holds {times(len(held), 'parameter')} of `{name}`, which is the {target.role} for "
         f"`{source}`: {what}",

@@ -133,8 +133,7 @@ class GraphDiscarded(Event):
     `calls`: how many so far; `walked`: how many from the same line were walked; `then`: "detach" | "item" | "" and its
     site: what the program did with the output; `training`; `inputs_need_grad`: the input carried a graph; `in_a_row`:
     the most of them without a reverse pass in between; `used`: how many had outputs whose values, cut off, went into a
-    walked
-    loss."""
+    walked loss; `since`: the iteration of the first."""
 
     KIND: ClassVar[str] = "graph_discarded"
     module: int
@@ -147,6 +146,7 @@ class GraphDiscarded(Event):
     elements: int = 0
     in_a_row: int = 0
     used: int = 0
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

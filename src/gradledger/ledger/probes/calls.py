@@ -30,6 +30,7 @@ from gradledger.ledger.probes import modes, modules
 SCANS = 3  # first calls of each module before which its attributes are looked at
 MAX_OUTPUTS = 16
 MAX_LINES = 512  # whose last results are remembered
+SHAPED = 6  # operations between an output and what cuts it off
 MANY_CALLS = 256  # waiting calls at which those whose graph is gone are settled, even when no iteration passes
 CHECKED_ITERATIONS = 20  # in these the inputs of calls are looked at for values that are not finite
 MAX_CHECKED = 1_000_000  # elements
@@ -232,9 +233,24 @@ class _Probe:
             self._beside_an_answer(op)
         if op.ins:
             first = self.trace.values.get(op.ins[0])
+            if op.name in ("detach", "detach_", "data") and first is not None and first.call is None:
+                first = self._answer_behind(first)
             if first is not None and first.call is not None and not first.call.then and first.call.output_has_graph:
                 if op.name in ("detach", "data", "argmax", "detach_") or not any(v.graph for v in results):
                     first.call.then, first.call.then_site = op.name, op.site
+
+    def _answer_behind(self, value: Value) -> Value | None:
+        """The module's output that a value was made from alone: `(net(x) / t).softmax(-1)`."""
+        for _ in range(SHAPED):
+            if value.call is not None:
+                return value
+            if value.op is None or len(value.op.ins) != 1 or value.op.inplace:
+                return None
+            below = self.trace.values.get(value.op.ins[0])
+            if below is None:
+                return None
+            value = below
+        return None
 
     def _beside_an_answer(self, op: Op) -> None:
         """A free leaf of the very shape of a computed value, one to one with it: data of this batch, a target."""

@@ -36,7 +36,8 @@ _PAIRWISE = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 class _Line:
     """Calls from one line of the program (and the line that called it), in one mode.
 
-    `run`: thrown away since the last reverse pass of any kind, `in_a_row`: the most there ever were."""
+    `run`: thrown away since the last reverse pass of any kind, `in_a_row`: the most there ever were; `since`: the
+    iteration of the first."""
 
     module: int
     site: Site
@@ -51,6 +52,7 @@ class _Line:
     inputs_need_grad: bool = False
     elements: int = 0
     reported: int = 0
+    since: int = 0
 
 
 class _Probe:
@@ -103,6 +105,7 @@ class _Probe:
                     kept.append((call.iteration, call.marks[0], call.site))
             return
         line.calls += 1
+        line.since = call.iteration if line.calls == 1 else line.since
         line.run = line.run + 1 if line.gap == call.gap else 1
         line.gap = call.gap
         line.in_a_row = max(line.in_a_row, line.run)
@@ -132,6 +135,7 @@ class _Probe:
             elements=line.elements,
             in_a_row=line.in_a_row,
             used=line.used,
+            since=line.since,
         )
 
     def end(self) -> None:
