@@ -42,6 +42,12 @@ def counts_epochs(schedule: Schedule, name: str) -> bool:
     return False
 
 
+def says_epochs(schedule: Schedule, name: str) -> bool:
+    """Whether the length is one name, and that name speaks of epochs: `cfg["decay_every_epochs"]`."""
+    expression, _ = _expression(schedule, name)
+    return isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)) and "epoch" in last_name(expression).lower()
+
+
 def epochs_around(schedule: Schedule) -> int:
     """How often the loop around the one that steps the scheduler runs, where the text says so; else 0."""
     return next(iter(counts_around(schedule)), 0)

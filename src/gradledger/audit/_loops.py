@@ -167,9 +167,13 @@ def unfolded(file: str, node: ast.expr, depth: int = NAME_DEPTH) -> list[ast.exp
             continue
         for part in ast.walk(current):
             name = last_name(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+            values = meanings(file, name) if name else ()
+            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant):
+                name = f"[{part.slice.value!r}]"  # config["epochs"]
+                values = declared(file, str(part.slice.value))
             if name and name not in seen:
                 seen.add(name)
-                for value in meanings(file, name):
+                for value in values:
                     found.append(value)
                     queue.append((value, left - 1))
     return found

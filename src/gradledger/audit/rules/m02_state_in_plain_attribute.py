@@ -12,9 +12,9 @@ without any message: all keys matched.
 ## How it is found
 At `load_state_dict`, plain tensors of the module that gave the state and of the module that took it are compared: all
 registered tensors agree and such an attribute differs (error).  Or the state was written to a file without an attribute
-that was set once, outside of constructor and forward (warning).  Or forward carries it on under `if self.training`, and
-nothing is saved in this run (warning).  Or the program raised on the line where such a tensor
-met parameters that were converted or moved.
+that was set once, outside of constructor and forward, or drawn at random by the constructor (warning).  Or forward
+carries it on under `if self.training`, and nothing is saved in this run (warning).  Or the program raised on the line
+where such a tensor met parameters that were converted or moved.
 
 ## Near misses
 - Constants that the constructor makes again, with the same values.
@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _resumes
-from gradledger.audit._code import parsed
+from gradledger.audit._code import last_name, parsed
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -53,6 +53,7 @@ LISTENS = (PlainAttributes, StateTaken, StateLoaded, FileTouched)
 _LEFT_BEHIND = re.compile(
     r"same dtype|expected scalar type|same device|dtype.*to be|on different devices|on the same device"
 )
+_DRAWS = frozenset({"randn", "rand", "randint", "randperm", "normal", "bernoulli", "rand_like", "randn_like"})
 _BLENDS = frozenset({"lerp_", "mul_", "add_", "copy_", "div_", "sub_"})
 OFTEN = 3  # values seen in the first three calls: drawn or updated all the time
 KEPT = 4096
@@ -195,19 +196,25 @@ def _left_out(state: State, world: World) -> Iterator[Finding]:
     for ident, taken in state.taken.items():
         for path in taken.missing:
             known = _find(state, ident, path, world)
-            if known is None or known.in_forward or not known.set_at.file or known.values >= OFTEN:
+            if known is None or known.in_forward or known.values >= OFTEN:
+                continue
+            drawn = not known.set_at.file and _drawn_at(known.made_at)
+            if not known.set_at.file and not drawn:
                 continue
             if known.latest.requires_grad or not world.trained_module(world.root(ident)):
                 continue
             name = path.rpartition(".")[2]
+            site = known.made_at if drawn else known.set_at
+            what = "is drawn at random here" if drawn else "is set here from outside the constructor"
+            more = "here" if drawn else "in __init__, and self." + name + ".copy_(...) here"
             yield Finding(
                 "M2",
                 "warning",
-                known.set_at,
-                f"`{path}` is set here from outside the constructor and is a plain tensor: the state written on line "
-                f"{state.saved[-1].site.line} does not carry it, so a reload gives another model.",
-                f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) here',
-                related=distinct(known.set_at, (known.made_at, taken.site, state.saved[-1].site)),
+                site,
+                f"`{path}` {what} and is a plain tensor: the state written on line {state.saved[-1].site.line} does "
+                "not carry it, so a reload gives another model.",
+                f'self.register_buffer("{name}", ...) {more}',
+                related=distinct(site, (known.made_at, taken.site, state.saved[-1].site)),
                 evidence={"attribute": path, "shape": list(known.latest.shape), "registered": False},
                 confidence="likely",
                 subject=path,
@@ -237,6 +244,19 @@ def _never_kept(state: State, world: World) -> Iterator[Finding]:
             confidence="likely",
             subject=path,
         )
+
+
+def _drawn_at(site: Site) -> bool:
+    """Whether a line draws from a generator that nobody put into a known state there."""
+    tree = parsed(site.file) if site.file else None
+    calls = [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Call) and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+    ]
+    return any(
+        last_name(call.func) in _DRAWS and not any(k.arg == "generator" for k in call.keywords) for call in calls
+    )
 
 
 def _left_behind(state: State, world: World) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradledger.audit import _schedules
-from gradledger.audit._lengths import LENGTHS, counts_around, counts_batches, counts_epochs, epochs_around
+from gradledger.audit._lengths import LENGTHS, counts_around, counts_batches, counts_epochs, epochs_around, says_epochs
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._schedules import Schedule
 from gradledger.audit.rule import Finding, Rule
@@ -118,10 +118,14 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
     if waves and not passes and schedule.cls in OF_OTHERS:  # without a loader
         passes = epochs_around(schedule)
         each = round(calls / passes) if passes >= 2 else 0
+    said = not passes and says_epochs(schedule, name)
+    if said:
+        passes = epochs_around(schedule)
+        each = round(calls / passes) if passes >= 2 else 0
     warm = schedule.horizon.get("milestones", 0.0)
     epochs = {passes, passes - 1, passes - warm, each} if waves else {passes}
     by_count = each >= 2 and passes >= 2 and not epochs.isdisjoint(waves or {length})
-    written = counts_epochs(schedule, name)
+    written = counts_epochs(schedule, name) or (said and each >= 2)
     small = each >= 2 and passes >= 2 and length <= passes and length < each
     symptom = _symptom_often(schedule, length, by_count or written, small or written)
     if not symptom:
