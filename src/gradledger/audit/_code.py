@@ -296,3 +296,11 @@ def bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
         else:
             found.append((last_name(target), node.value))
     return found
+
+
+def lines_calling(file: str, names: frozenset[str], within: tuple[int, int] | None = None) -> list[int]:
+    """Lines of a file that call one of `names`; `within`: first and last line that count."""
+    tree = parsed(file) if file else None
+    nodes = ast.walk(tree) if tree is not None else ()
+    lines = {n.lineno for n in nodes if isinstance(n, ast.Call) and last_name(n.func) in names}
+    return sorted(line for line in lines if within is None or within[0] <= line <= within[1])

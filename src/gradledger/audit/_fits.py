@@ -39,30 +39,52 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
         return
     scopes: list[ast.AST] = [tree]
     scopes += [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    own = _classes_that_fit(tree)
     for scope in scopes:
         nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
-        kinds = _kinds(nodes)
+        kinds = _kinds(nodes, own)
         for node in nodes:
-            if not isinstance(node, ast.Call) or (found := _fit(node, kinds)) is None:
+            if not isinstance(node, ast.Call) or (found := _fit(node, kinds, own)) is None:
                 continue
             kind, scaler, table = found
-            line = _parted(nodes, scaler, table, node.lineno)
+            line = _parted(nodes, scaler, table, node.lineno) or _split_beside(nodes, table)
             if line:
                 yield FittedWhole(kind, table, Site(file, node.lineno, ""), Site(file, line, ""))
 
 
-def _kinds(nodes: list[ast.AST]) -> dict[str, str]:
+def _classes_that_fit(tree: ast.Module) -> frozenset[str]:
+    """Classes of the program with a `fit` that fits transforms of scikit-learn."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            built = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+            fits = any(isinstance(n, ast.FunctionDef) and n.name == "fit" for n in node.body)
+            if fits and any(_FITTED.search(name) for name in built):
+                found.add(node.name)
+    return frozenset(found)
+
+
+def _split_beside(nodes: list[ast.AST], table: str) -> int:
+    """The line on which the fitted table itself is parted, before or after: its parts are transformed one by one."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and last_name(node.func) == "train_test_split":
+            if any(isinstance(a, ast.Name) and a.id == table for a in node.args):
+                return node.lineno
+    return 0
+
+
+def _kinds(nodes: list[ast.AST], own: frozenset[str]) -> dict[str, str]:
     """Names of transforms, and their classes."""
     return {
         last_name(target): last_name(node.value.func)
         for node in nodes
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        if _FITTED.search(last_name(node.value.func))
+        if _FITTED.search(last_name(node.value.func)) or last_name(node.value.func) in own
         for target in node.targets
     }
 
 
-def _fit(node: ast.Call, kinds: dict[str, str]) -> tuple[str, str, str] | None:
+def _fit(node: ast.Call, kinds: dict[str, str], own: frozenset[str]) -> tuple[str, str, str] | None:
     """(class, name of the transform, name of the table) of a call that fits one to what is not called training rows."""
     if not isinstance(node.func, ast.Attribute) or not node.args:
         return None
@@ -71,7 +93,7 @@ def _fit(node: ast.Call, kinds: dict[str, str]) -> tuple[str, str, str] | None:
     owner = node.func.value
     kind = last_name(owner.func) if isinstance(owner, ast.Call) else kinds.get(last_name(owner), "")
     table = last_name(node.args[0])
-    if not _FITTED.search(kind) or not table or words(table) & ({"train", "training"} | _TARGETS):
+    if not (_FITTED.search(kind) or kind in own) or not table or words(table) & ({"train", "training"} | _TARGETS):
         return None
     return kind, last_name(owner), table
 

@@ -15,7 +15,7 @@ from gradledger.core.events import RowsMet
 from gradledger.core.site import Site
 
 HELD = frozenset({"val", "vals", "valid", "validation", "test", "te", "tst", "dev", "held", "heldout", "holdout"})
-_TRAINED = frozenset({"train", "training", "tr", "trn", "fit", "fitted", "all", "full", "whole", "both"})
+TRAINED = frozenset({"train", "training", "tr", "trn", "fit", "fitted", "all", "full", "whole", "both"})
 _SPLITS = frozenset(
     {"train_test_split", "random_split", "randperm", "permutation", "shuffle", "sample", "choice", "KFold",
      "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "Subset", "SubsetRandomSampler"}
@@ -29,8 +29,8 @@ def asks_for_held_out(site: Site) -> bool:
     for names in names_around(site):
         found = set().union(*(words(name) for name in names)) if names else set()
         if found & HELD:
-            return not found & _TRAINED
-        if found & _TRAINED:
+            return not found & TRAINED
+        if found & TRAINED:
             return False
     return False
 

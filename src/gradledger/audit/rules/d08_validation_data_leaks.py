@@ -15,6 +15,9 @@ statistic that is taken over both.  Tables from arrays are told by their values:
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
 their numbers.  Transforms of scikit-learn are read from the text: fitted on a table that is parted afterwards.
 
+A loader that is named for validation counts when an optimizer steps through whole passes over it, as over another one,
+and nothing is asked there without a graph.
+
 ## Near misses
 - Statistics of the training rows, used for all; batch statistics; statistics that scale targets or make labels.
 - Constants that are known beforehand (255, joint limits); truth values, one-hot words, bytes.
@@ -29,15 +32,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit import _met
+from gradledger.audit import _met, _walked
 from gradledger.audit._evaluation import words
 from gradledger.audit._fits import fitted_before_split
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
 from gradledger.audit.rule import Finding, Rule
-from gradledger.audit.world import World
-from gradledger.core.events import Event, FittedOnAll, RowsMet, RowsShared
+from gradledger.audit.world import LoaderInfo, World
+from gradledger.core.events import Event, FittedOnAll, LoaderEpoch, ModuleCalled, RowsMet, RowsShared, Step
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -46,7 +49,7 @@ RULE = Rule(
     "data",
     "Statistics are fitted on training and validation rows together, or validation rows are trained on.",
 )
-LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared, RowsMet)
+LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared, RowsMet, LoaderEpoch, ModuleCalled, Step)
 NEEDS_DETAIL = True
 KEPT = 200
 COPIES = 0.05  # of the rows asked for
@@ -62,6 +65,7 @@ class State:
     same: dict[tuple[str, int], RowsShared] = field(default_factory=dict)
     met: dict[tuple[str, int], RowsMet] = field(default_factory=dict)
     apart: int = 0
+    passes: _walked.Passes = field(default_factory=_walked.Passes)
 
 
 def init() -> State:
@@ -78,6 +82,8 @@ def update(state: State, event: Event, world: World) -> None:
             state.apart += 1
     elif isinstance(event, RowsMet) and event.how == "same" and len(state.met) < KEPT:
         state.met[event.site.key()] = event
+    elif isinstance(event, (LoaderEpoch, ModuleCalled, Step)):
+        _walked.update(state.passes, event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -110,7 +116,23 @@ def finish(state: State, world: World) -> list[Finding]:
         )
     found += [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
     found = found or [_met_again(event) for event in state.met.values() if _is_met(event)][:1]
+    found = found or [_stepped_through(*one) for one in _walked.trained_on(state.passes, world)]
     return found or _in_the_text(world)
+
+
+def _stepped_through(loader: LoaderInfo, one: _walked.Walked) -> Finding:
+    site = loader.made.site
+    return Finding(
+        "D8",
+        "error",
+        site,
+        f"this loader is called validation, and line {one.site.line} makes {one.most} steps in a pass over its "
+        f"{loader.made.length} batches, as over those of training: the validation rows are trained on.",
+        "no reverse pass and no step over validation batches: torch.no_grad(), and no optimizer for that phase",
+        related=distinct(site, (one.site, *(Site(f.file, f.line, f.function) for f in one.site.callers[:3]))),
+        evidence={"batches": loader.made.length, "steps_in_a_pass": one.most},
+        confidence="likely",
+    )
 
 
 def _is_met(event: RowsMet) -> bool:
@@ -144,8 +166,8 @@ def _in_the_text(world: World) -> list[Finding]:
             "D8",
             "error",
             fit.site,
-            f"`{fit.kind}` is fitted on all of `{fit.table}`, and line {fit.split.line} parts what it makes into rows "
-            "trained on and rows held out: what is held out has shaped the inputs.",
+            f"`{fit.kind}` is fitted on all of `{fit.table}`, and line {fit.split.line} parts its rows, or what is "
+            "made of them, into those trained on and those held out: what is held out has shaped the inputs.",
             "split first, fit on the training rows, and transform the rest",
             related=(fit.split,),
             evidence={"transform": fit.kind, "table": fit.table, "split_line": fit.split.line},

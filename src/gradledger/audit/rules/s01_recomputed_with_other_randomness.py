@@ -25,12 +25,15 @@ Leave `preserve_rng_state` at its default, or move the dropout out of the recomp
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import lines_calling, parsed
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, Recomputed
+from gradledger.core.site import Site
 
 RULE = Rule(
     "S1",
@@ -41,6 +44,7 @@ RULE = Rule(
 LISTENS = (Recomputed,)
 NEEDS_DETAIL = True
 KEPT = 256
+_RESTORING = frozenset({"get_rng_state", "set_rng_state", "fork_rng", "get_state", "set_state", "enable_grad"})
 
 
 @dataclass(slots=True)
@@ -67,12 +71,23 @@ def finish(state: State, world: World) -> list[Finding]:
     return [_finding(events) for events in state.draws.values()]
 
 
+def _restores(site: Site) -> list[Site]:
+    """Lines of the Function's class that keep a random state and put it back, or that run the part again."""
+    tree = parsed(site.file) if site.file else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.lineno <= site.line <= (node.end_lineno or node.lineno):
+            within = node.lineno, node.end_lineno or node.lineno
+            return [Site(site.file, line, "") for line in lines_calling(site.file, _RESTORING, within)[:6]]
+    return []
+
+
 def _finding(events: list[Recomputed]) -> Finding:
     first = events[0]
     names = list(dict.fromkeys(e.op for e in events))
     lines = distinct(first.site, (e.op_site for e in events))
     where = f" (line {lines[0].line})" if lines else ""
     compared = all(e.compared for e in events)
+    restoring = _restores(first.site) if compared else []
     if first.what == "state":
         message = (
             f"`{names[0]}`{where} makes something else when the reverse pass runs this part again: a setting, a mode "
@@ -93,7 +108,7 @@ def _finding(events: list[Recomputed]) -> Finding:
         first.site,
         message,
         fix,
-        related=distinct(first.site, (*lines, *(e.asked_site for e in events))),
+        related=distinct(first.site, (*lines, *(e.asked_site for e in events), *restoring)),
         evidence={"operations": names, "compared": compared, "preserve_rng_state": None if compared else False},
         iteration=first.iteration,
     )

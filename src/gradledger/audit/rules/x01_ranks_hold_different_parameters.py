@@ -30,10 +30,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._phrases import times
+from gradledger.audit._code import lines_calling
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, RankParameters
+from gradledger.core.site import Site
 
 RULE = Rule(
     "X1",
@@ -43,6 +45,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (RankParameters,)
 KEPT = 2000
+_SEEDS = frozenset({"manual_seed", "seed_everything", "set_seed"})
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ def _compare(a: RankParameters, b: RankParameters, step: int) -> Finding | None:
         f"{times(len(chosen), 'parameter')} of {len(a.shapes)} differ between ranks {a.rank} and {b.rank} {since}, "
         f"{why}.",
         "wrap the whole model in DistributedDataParallel, or broadcast the parameters of rank 0 before the first step",
+        related=distinct(a.site, (a.made_site, *_seeds(a.made_site))),
         evidence={
             "ranks": [a.rank, b.rank],
             "step": step,
@@ -108,6 +112,11 @@ def _compare(a: RankParameters, b: RankParameters, step: int) -> Finding | None:
         },
         iteration=a.iteration,
     )
+
+
+def _seeds(built: Site) -> list[Site]:
+    """Lines that seed, in the file that builds the optimizer: models of several ranks begin alike by one seed."""
+    return [Site(built.file, line, "") for line in lines_calling(built.file, _SEEDS)[:4]]
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import lines_calling
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -45,6 +46,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (SamplerPass, RankBatch, RankLoss, RankParameters, LoaderEpoch, Backward)
 KEPT = 2000
 BATCHES = 3
+_SAMPLERS = frozenset({"DistributedSampler"})
 _Line = tuple[tuple[str, int], int]
 
 
@@ -158,12 +160,19 @@ def _equal(state: State) -> list[Finding]:
                 f"all ranks draw the same {len(batches)} batches that were compared: {event.world} ranks do the work "
                 "of one.",
                 "DataLoader(..., sampler=DistributedSampler(data)) splits the data among the ranks",
+                related=distinct(event.site, _samplers(event.site)),
                 evidence={"ranks": event.world, "equal_batches": len(batches), "distributed": event.distributed},
                 count=len(batches),
                 iteration=event.iteration,
             )
         )
     return found
+
+
+def _samplers(site: Site) -> list[Site]:
+    """Lines that build a sampler for ranks, in the files that led to the pass: one may be told the wrong rank."""
+    files = dict.fromkeys((site.file, *(f.file for f in site.callers)))
+    return [Site(file, line, "") for file in files for line in lines_calling(file, _SAMPLERS)[:3]]
 
 
 def _alike(state: State) -> list[Finding]:
