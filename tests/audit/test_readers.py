@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.audit import _met, _partial, _terminals
+from gradledger.audit import _back_in_time, _met, _partial, _terminals, _time_limits
 from gradledger.audit._made_at import made_at
 from gradledger.audit._turned import turned_in_passing
 from gradledger.core.site import Site
@@ -67,10 +67,10 @@ def test_flags_one_step_off(written) -> None:  # type: ignore[no-untyped-def]
                     cont, nxt = 1.0 - dones[{index}], values[t + 1]
                 last = rewards[t] + cont * nxt
         """
-    found = _terminals.one_step_off(written(text.format(index="t")), 7)
+    found = _back_in_time.one_step_off(written(text.format(index="t")), 7)
     assert found is not None
     assert (found.line, found.flag, found.last, found.last_line) == (6, "dones", "next_done", 4)
-    assert _terminals.one_step_off(written(text.format(index="t + 1")), 7) is None
+    assert _back_in_time.one_step_off(written(text.format(index="t + 1")), 7) is None
 
 
 def test_the_time_limit_alone_is_kept(written) -> None:  # type: ignore[no-untyped-def]
@@ -82,9 +82,9 @@ def test_the_time_limit_alone_is_kept(written) -> None:  # type: ignore[no-untyp
             if x or y:
                 env.reset()
         """
-    (limit,) = _terminals.limits_as_ends(written(text.format(names="x, y", kept="y")))
+    (limit,) = _time_limits.limits_as_ends(written(text.format(names="x, y", kept="y")))
     assert (limit.line, limit.kept, limit.name, limit.alone) == (3, 4, "y", True)
-    assert _terminals.limits_as_ends(written(text.format(names="x, y", kept="x"))) == []
+    assert _time_limits.limits_as_ends(written(text.format(names="x, y", kept="x"))) == []
 
 
 def test_a_flag_that_is_kept_and_never_read(written) -> None:  # type: ignore[no-untyped-def]

@@ -40,7 +40,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _terminals
+from gradledger.audit import _back_in_time, _terminals, _time_limits
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
@@ -106,7 +106,7 @@ def _carried(event: Comparison, operand: Operand) -> Finding | None:
     site = operand.site
     if _ENDLESS.search("\n".join(source_lines(site.file))):
         return None
-    loop = _terminals.carried_through(site.file, site.line)
+    loop = _back_in_time.carried_through(site.file, site.line)
     if loop is None:
         return None
     at = Site(site.file, loop.line, "")
@@ -126,7 +126,7 @@ def _carried(event: Comparison, operand: Operand) -> Finding | None:
 
 def _shifted(event: Comparison, operand: Operand) -> Finding | None:
     site = operand.site
-    late = _terminals.one_step_off(site.file, site.line)
+    late = _back_in_time.one_step_off(site.file, site.line)
     if late is None:
         return None
     at = Site(site.file, late.line, "")
@@ -230,7 +230,7 @@ def _never_zero(event: Comparison, operand: Operand, of: int) -> Finding | None:
 
 def _limit(event: Comparison, operand: Operand, alone: bool = False) -> Finding | None:
     site = operand.site
-    for limit in _terminals.limits_as_ends(site.file):
+    for limit in _time_limits.limits_as_ends(site.file):
         if alone and not limit.alone:
             continue
         at = Site(site.file, limit.line, "")

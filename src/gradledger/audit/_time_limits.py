@@ -1,0 +1,121 @@
+"""Flags that count a time limit as the end of an episode, read from the text: `terminated or truncated` in the memory,
+or the time limit alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._iterators import own_nodes
+from gradledger.audit._terminals import STORES
+
+_END = re.compile(r"term(inated|ination|inal|s|\b)?", re.IGNORECASE)
+_LIMIT = re.compile(r"trunc|time_?limit|timeout|time_?out", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept.
+    `alone`: the time limit itself is kept, and not what `env.step` says of the end."""
+
+    line: int
+    name: str
+    kept: int
+    alone: bool = False
+
+
+def limits_as_ends(file: str) -> list[Limit]:
+    """Lines that make one flag of end and time limit and keep it, in functions that use the two for nothing else."""
+    tree = parsed(file)
+    found: list[Limit] = []
+    for scope in _scopes(tree) if tree is not None else ():
+        pairs = list(_five(scope))
+        found += [limit for line, end, cut in pairs if (limit := _cut_kept(scope, line, end, cut)) is not None]
+        known = {frozenset((end, cut)) for _, end, cut in pairs}
+        joined = [(node, names) for node in own_nodes(scope) if (names := _joined(node, known)) is not None]
+        if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
+            continue
+        for node, _ in joined:
+            limit = _kept(scope, node)
+            if limit is not None:
+                found.append(limit)
+    return found
+
+
+def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
+    yield tree
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def _five(scope: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line and names of end and time limit where `obs, reward, end, cut, info = env.step(...)`."""
+    for node in own_nodes(scope):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and len(target.elts) == 5 and last_name(node.value.func) == "step":
+                end, cut = target.elts[2], target.elts[3]
+                if isinstance(end, ast.Name) and isinstance(cut, ast.Name) and not cut.id.startswith("_"):
+                    yield node.lineno, end.id, cut.id
+
+
+def _cut_kept(scope: ast.AST, line: int, end: str, cut: str) -> Limit | None:
+    """A memory that is given the time limit of a step and nothing of its end."""
+    for node in own_nodes(scope):
+        if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
+            continue
+        given = (*node.args, *(k.value for k in node.keywords))
+        names = {n.id for value in given for n in ast.walk(value) if isinstance(n, ast.Name)}
+        if cut in names and end not in names and len(names) > 3:
+            return Limit(line, cut, node.lineno, alone=True)
+    return None
+
+
+def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:
+    """The names of end and time limit that an expression joins by "or".  `known`: pairs of them under any name."""
+    sides: list[ast.expr] = []
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:
+        sides = node.values
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        sides = [node.left, node.right]
+    elif isinstance(node, ast.Call) and last_name(node.func) == "logical_or" and len(node.args) == 2:
+        sides = node.args
+    names = [last_name(side) for side in sides]
+    if len(names) != 2 or not all(names):
+        return None
+    if frozenset(names) in known:
+        return names[0], names[1]
+    for end, limit in (names, reversed(names)):
+        if _END.match(end) and _LIMIT.search(limit) and not _LIMIT.search(end):
+            return end, limit
+    return None
+
+
+def _used_otherwise(scope: ast.AST, joins: list[ast.AST], names: set[str]) -> bool:
+    """Whether end or time limit are read anywhere but in those expressions."""
+    inside = {id(n) for join in joins for n in ast.walk(join)}
+    return any(
+        isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names and id(n) not in inside
+        for n in own_nodes(scope)
+    )
+
+
+def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
+    """Where the joined flag is put into a memory: by way of a name, or at once."""
+    name, line = "", getattr(join, "lineno", 0)
+    for node in own_nodes(scope):
+        if isinstance(node, ast.Assign) and any(n is join for n in ast.walk(node.value)):
+            name = next((last_name(t) for t in node.targets), "")
+    for node in own_nodes(scope):
+        if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
+            continue
+        for argument in (*node.args, *(k.value for k in node.keywords)):
+            inner = list(ast.walk(argument))
+            if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
+                return Limit(line, name, node.lineno)
+    return None
