@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import lines_calling, parsed
+from gradledger.audit._code import last_name, lines_calling, parsed
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -72,12 +72,16 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _restores(site: Site) -> list[Site]:
-    """Lines of the Function's class that keep a random state and put it back, or that run the part again."""
-    tree = parsed(site.file) if site.file else None
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ClassDef) and node.lineno <= site.line <= (node.end_lineno or node.lineno):
+    """Lines that keep a random state and put it back, or that run the part again, in the Function's class that led to
+    the line."""
+    for place in (site, *(Site(f.file, f.line, f.function) for f in site.callers)):
+        tree = parsed(place.file) if place.file else None
+        for node in ast.walk(tree) if tree is not None else ():
+            if not isinstance(node, ast.ClassDef) or not any(last_name(base) == "Function" for base in node.bases):
+                continue
             within = node.lineno, node.end_lineno or node.lineno
-            return [Site(site.file, line, "") for line in lines_calling(site.file, _RESTORING, within)[:6]]
+            if within[0] <= place.line <= within[1]:
+                return [Site(place.file, line, "") for line in lines_calling(place.file, _RESTORING, within)[:6]]
     return []
 
 
@@ -87,7 +91,7 @@ def _finding(events: list[Recomputed]) -> Finding:
     lines = distinct(first.site, (e.op_site for e in events))
     where = f" (line {lines[0].line})" if lines else ""
     compared = all(e.compared for e in events)
-    restoring = _restores(first.site) if compared else []
+    restoring = [line for e in events[:1] if compared for line in _restores(e.site) or _restores(e.op_site)]
     if first.what == "state":
         message = (
             f"`{names[0]}`{where} makes something else when the reverse pass runs this part again: a setting, a mode "

@@ -22,6 +22,7 @@ from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
+from gradledger.ledger._values import readable
 
 LEAST = 8  # rows of one evaluation
 ROWS = 4000  # kept of what a module is trained on
@@ -99,7 +100,7 @@ class _Probe:
         """A target says how many classes there are: clusters may be classes."""
         if op.name in LOSSES and len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].dim():
             target = args[1]
-            if target.device.type != "cpu" or target.requires_grad or target.numel() > 65_536:
+            if target.requires_grad or target.numel() > 65_536 or target.is_complex() or not readable(target):
                 return
             self.judged = True
             values = target.detach().reshape(target.shape[0], -1)

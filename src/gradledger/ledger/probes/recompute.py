@@ -24,6 +24,7 @@ from gradledger.core.events import Recomputed
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
 from gradledger.ledger._attention import FULL_ITERATIONS
+from gradledger.ledger._identity import Ref
 from gradledger.ledger._naming import canonical, is_inplace
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
@@ -263,9 +264,9 @@ class _Probe:
         known = self.moved.get(id(mean))
         above = _checkpoint_above()
         if above is not None and len(self.moved) < MAX_MOVED:
-            self.moved[id(mean)] = _Moved(weakref.ref(mean), mean.detach().clone(), _caller(above[0]), op, True)
+            self.moved[id(mean)] = _Moved(Ref(mean), mean.detach().clone(), _caller(above[0]), op, True)
         elif known is None and len(self.moved) < MAX_MOVED and _function_above():
-            self.moved[id(mean)] = _Moved(weakref.ref(mean), mean.detach().clone(), op.site, op, False)
+            self.moved[id(mean)] = _Moved(Ref(mean), mean.detach().clone(), op.site, op, False)
         elif known is not None:
             known.after = mean.detach().clone()
 
@@ -279,11 +280,12 @@ class _Probe:
             known.after = target.detach().clone()
         elif _by_a_norm():
             return  # `num_batches_tracked`: its running statistics are looked at themselves
-        elif _MODULE in sys.modules and len(self.moved) < MAX_MOVED:
-            above = _checkpoint_above()
+        elif len(self.moved) < MAX_MOVED:
+            above = _checkpoint_above() if _MODULE in sys.modules else None
             if above is not None:
-                ref = weakref.ref(target)
-                self.moved[id(target)] = _Moved(ref, target.detach().clone(), _caller(above[0]), op, True)
+                self.moved[id(target)] = _Moved(Ref(target), target.detach().clone(), _caller(above[0]), op, True)
+            elif op.in_forward and _function_above():
+                self.moved[id(target)] = _Moved(Ref(target), target.detach().clone(), op.site, op, False)
 
     def root_walked(self, root: torch.Tensor, at: Site) -> None:
         """A reverse pass has recomputed what it needed: were statistics moved once more?"""
