@@ -11,7 +11,7 @@ import pytest
 from gradledger.audit import _back_in_time, _met, _partial, _terminals, _time_limits
 from gradledger.audit._made_at import made_at
 from gradledger.audit._turned import turned_in_passing
-from gradledger.core.site import Site
+from gradledger.core.site import Frame, Site
 
 
 @pytest.fixture
@@ -130,11 +130,27 @@ def test_one_pattern_of_a_list(written, patterns: str, missed: list[str]) -> Non
         ("fit = net(x_train)", False),
         ("both = net(train_and_val)", False),
         ("y = net(x)", False),
+        ("val = critic(states)", False),
+        ("train_acc = score(net, rows)", False),
     ],
 )
 def test_what_is_named_for_rows_held_out(written, line: str, held: bool) -> None:  # type: ignore[no-untyped-def]
     file = written(f"{line}\n")
     assert _met.asks_for_held_out(Site(file, 1, "<module>")) is held
+
+
+def test_a_function_named_for_tests_may_be_given_training_rows(written) -> None:  # type: ignore[no-untyped-def]
+    file = written("""
+        def test(net, loader):
+            for x in loader:
+                net(x)
+
+        test(net, train_dl)
+        test(net, held_dl)
+        """)
+    calls = [Frame(file, line, "<module>") for line in (5, 6)]
+    asked = [_met.asks_for_held_out(Site(file, 3, "test", callers=(call,))) for call in calls]
+    assert asked == [False, True]
 
 
 def test_objects_changed_in_passing(written) -> None:  # type: ignore[no-untyped-def]

@@ -52,13 +52,18 @@ def evaluates(site: Site) -> str:
     return ""
 
 
-def names_around(site: Site) -> Iterator[list[str]]:
-    """Names in the statement of `site`, in what the loops around it walk, then the same of each line that led there."""
+def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
+    """Names that the statement of `site` reads, and all of its names; the same of what the loops around it walk; then
+    of each line that led there."""
     for frame in (Frame(site.file, site.line, site.function), *site.callers):
-        yield [n for part in _statement(frame.file, frame.line) for n in _names(part)]
-        for loop in loops_around(Site(frame.file, frame.line, frame.function)):
-            yield _names(loop.over) if loop.over is not None else []
-        yield [frame.function]
+        parts = _statement(frame.file, frame.line)
+        parts += [
+            loop.over for loop in loops_around(Site(frame.file, frame.line, frame.function)) if loop.over is not None
+        ]
+        for part in parts:
+            stored = [n.id for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            names = _names(part)
+            yield [name for name in names if name not in stored], names
 
 
 def repeats_one_input(site: Site) -> bool:

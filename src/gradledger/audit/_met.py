@@ -25,13 +25,13 @@ _MOST = 12
 
 
 def asks_for_held_out(site: Site) -> bool:
-    """Whether the line, the loop around it or one that led to it names rows held out, before any that names others."""
-    for names in names_around(site):
-        found = set().union(*(words(name) for name in names)) if names else set()
-        if found & HELD:
-            return not found & TRAINED
-        if found & TRAINED:
-            return False
+    """Whether the line, the loop around it or one that led to it reads what is named for rows held out, before any that
+    names others.  What the line itself makes says nothing: `val = critic(states)` is a value."""
+    for read, names in names_around(site):
+        held = {word for name in read for word in words(name)} & HELD
+        others = {word for name in names for word in words(name)} & TRAINED
+        if held or others:
+            return bool(held) and not others
     return False
 
 
