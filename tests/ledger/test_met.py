@@ -156,6 +156,26 @@ def test_tokens_count_as_the_same_row_only_where_there_are_many_words() -> None:
     assert not met._telling(np.round(draw.normal(size=(300, 3))))
 
 
+def test_rows_of_a_small_language_meet_by_chance() -> None:
+    draw = np.random.default_rng(7)
+    few = [draw.integers(0, 30, (200, 10))[draw.integers(0, 200, 32)] for _ in range(30)]
+    many = [draw.integers(0, 30, (32, 10)) for _ in range(30)]
+    assert met._by_chance(few, 200) == pytest.approx(1.0, rel=0.3), "two hundred sentences, all of them seen"
+    assert met._by_chance(many, 960) == pytest.approx(960 * 3 / (30 * 496))
+
+
+def test_rows_trained_on_after_the_question_are_no_relatives() -> None:
+    x, y = tables(300)
+
+    def body(net: torch.nn.Module, watch: Watched) -> None:
+        train(net, x[:100], y[:100])
+        ask(net, x[200:240])
+        train(net, x[200:], y[200:])
+        ask(net, x[100:140])
+
+    assert met_after(body) == []
+
+
 # ------------------------------------------------------------------ targets that are exchanged
 
 

@@ -144,20 +144,20 @@ class _Probe:
                 continue
             mine = np.concatenate(known.rows)[: max(place.before)]
             if len(mine) >= 20:
-                self._compare(place, known.site, mine)
+                self._compare(place, known.site, mine, known.rows)
 
-    def _compare(self, place: _Asked, train_site: Site, mine: Any) -> None:
+    def _compare(self, place: _Asked, train_site: Site, mine: Any, batches: list[Any]) -> None:
         theirs = np.concatenate(place.rows)
         before = np.repeat(place.before, [len(rows) for rows in place.rows])
         mine_keys, first_trained = np.unique(_keys(mine), return_index=True)
         keys = _keys(theirs)
         at = np.searchsorted(mine_keys, keys).clip(max=len(mine_keys) - 1)
         known = (mine_keys[at] == keys) & (first_trained[at] < before)
-        _, first = np.unique(keys, return_index=True)
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         asked = len(first)
         if asked < LEAST:
             return
-        same = known[first]
+        same = np.bincount(which.reshape(-1), weights=known) > 0
         values = {
             "module": place.key[0],
             "rows": len(mine_keys),
@@ -167,9 +167,10 @@ class _Probe:
         }
         emit = self.session.recorder.emit
         share = float(same.mean())
-        if share >= SAME and same.sum() >= LEAST and _telling(mine):
+        by_chance = 0.0 if mine.dtype.kind == "f" else _by_chance(batches, len(mine_keys))
+        if share >= max(SAME, 2 * by_chance) and same.sum() >= LEAST and _telling(mine):
             emit(RowsMet, place.site, how="same", groups=0, shared=round(share, 4), within=0.0, **values)
-        fresh = theirs[np.sort(first[~same])]
+        fresh = theirs[np.sort(first[~np.isin(keys[first], mine_keys)])]
         if share > 0.5 or len(fresh) < LEAST or mine.dtype.kind != "f":
             return
         mine, fresh = _spread(mine[np.sort(first_trained)], TRAINED), _spread(fresh, HELD)
@@ -205,6 +206,17 @@ def _repeats(batches: list[Any]) -> float:
     keys = _keys(max(batches, key=len))
     _, counts = np.unique(keys, return_counts=True)
     return float(counts[counts > 1].sum() / len(keys))
+
+
+def _by_chance(batches: list[Any], rows: int) -> float:
+    """The share of rows of a discrete kind (tokens) that one would meet again among `rows` others by chance alone, at
+    most: as often as two rows of one batch are equal."""
+    pairs = equal = 0
+    for batch in batches:
+        _, counts = np.unique(_keys(batch), return_counts=True)
+        pairs += len(batch) * (len(batch) - 1) // 2
+        equal += int((counts * (counts - 1) // 2).sum())
+    return rows * (equal + 3) / max(pairs, 1)  # (three more may well have been missed)
 
 
 def _telling(rows: Any) -> bool:
