@@ -22,6 +22,7 @@ _SPLITS = frozenset(
 )  # fmt: skip
 _PARTS = frozenset({"train", "val", "valid", "validation", "test", "dev", "fit", "held"})
 _MOST = 12
+_COPIES = 0.05  # of the rows asked for
 
 
 def asks_for_held_out(site: Site) -> bool:
@@ -33,6 +34,12 @@ def asks_for_held_out(site: Site) -> bool:
         if held or others:
             return bool(held) and not others
     return False
+
+
+def are_copies(event: RowsMet) -> bool:
+    """Whether the table held copies of its rows before it was split (GL-D06), where others would be rows that are
+    trained on and evaluated (GL-D08)."""
+    return event.how == "same" and event.repeated >= _COPIES and event.shared < 1
 
 
 def split_lines(event: RowsMet) -> list[Site]:

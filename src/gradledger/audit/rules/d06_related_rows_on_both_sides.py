@@ -48,7 +48,6 @@ LISTENS: tuple[type[Event], ...] = (RowsShared, RowsMet)
 NEEDS_DETAIL = True
 KEPT = 200
 SHARE = 0.5  # of the held-out rows
-COPIES = 0.05  # of the rows asked for: the table held copies before it was split
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _by_value(event: RowsMet) -> Finding | None:
-    copies = event.how == "same" and event.repeated >= COPIES and event.shared < 1
+    copies = _met.are_copies(event)
     related = event.how != "same" and event.shared >= SHARE
     if not (copies or related) or not _met.asks_for_held_out(event.site):
         return None

@@ -52,7 +52,6 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared, RowsMet, LoaderEpoch, ModuleCalled, Step)
 NEEDS_DETAIL = True
 KEPT = 200
-COPIES = 0.05  # of the rows asked for
 _HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout"})
 _Place = tuple[tuple[str, int], tuple[str, int]]
 
@@ -136,8 +135,7 @@ def _stepped_through(loader: LoaderInfo, one: _walked.Walked) -> Finding:
 
 
 def _is_met(event: RowsMet) -> bool:
-    copies = event.repeated >= COPIES and event.shared < 1  # of one row, in the table before it was split: GL-D06
-    return not copies and _met.asks_for_held_out(event.site)
+    return not _met.are_copies(event) and _met.asks_for_held_out(event.site)
 
 
 def _met_again(event: RowsMet) -> Finding:

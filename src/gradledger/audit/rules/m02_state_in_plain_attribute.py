@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _resumes
 from gradledger.audit._code import last_name, parsed
+from gradledger.audit._loops import calls_at
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -248,12 +249,7 @@ def _never_kept(state: State, world: World) -> Iterator[Finding]:
 
 def _drawn_at(site: Site) -> bool:
     """Whether a line draws from a generator that nobody put into a known state there."""
-    tree = parsed(site.file) if site.file else None
-    calls = [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.Call) and node.lineno <= site.line <= (node.end_lineno or node.lineno)
-    ]
+    calls = calls_at(site.file, site.line) if site.file else []
     return any(
         last_name(call.func) in _DRAWS and not any(k.arg == "generator" for k in call.keywords) for call in calls
     )
