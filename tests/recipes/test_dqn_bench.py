@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_a_tick(record: dict[str, Any]) -> None:
 def test_the_record_says_what_was_resolved_and_what_was_done(record: dict[str, Any]) -> None:
     assert record["args"]["env"] == "CartPole-v1"
     assert (record["engine"], record["precision"], record["rng_seed"]) == ("sweep", "bf16", 1)
-    assert record["dtypes"]["compute"] == "torch.bfloat16"
+    assert (record["dtypes"]["compute"], record["dtypes"]["values"]) == ("torch.bfloat16", "torch.float32")
     assert record["dtypes"]["master"] == "torch.float32"
     assert record["input_shape"] == [32, 4]
     assert record["parameters"] == 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2

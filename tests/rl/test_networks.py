@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradledger.rl.errors import EnvError
-from gradledger.rl.networks import DuelingHead, atari_q_network, mlp_q_network
+from gradledger.rl.networks import DuelingHead, ValueHead, atari_q_network, mlp_q_network
 
 
 @pytest.mark.parametrize("actions", [4, 6, 18])
@@ -104,3 +104,31 @@ def test_a_dueling_head_starts_as_the_layer_that_it_is() -> None:
 def test_weights_start_in_one_of_two_ways() -> None:
     with pytest.raises(EnvError, match="initial='xavier'"):
         atari_q_network(6, initial="xavier")
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_two_actions_that_bfloat16_cannot_tell_apart_are_told_apart(dueling: bool) -> None:
+    """Values of 1 and 1 + 1/1024: in bfloat16 both are 1, and the first of equals would be played."""
+    for net in (
+        atari_q_network(2, dueling=dueling, dtype=torch.bfloat16),
+        mlp_q_network(3, 2, hidden=(8,), dueling=dueling, dtype=torch.bfloat16),
+    ):
+        head = net[-1]
+        assert isinstance(head, DuelingHead if dueling else ValueHead)
+        biases = [head.value.bias, head.advantage.bias] if dueling else [head.bias]
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.zero_()
+            biases[0].fill_(1.0)
+            biases[-1] += torch.tensor([0.0, 1 / 1024])
+        x = torch.zeros(1, 4, 84, 84, dtype=torch.uint8) if len(net) > 3 else torch.zeros(1, 3, dtype=torch.bfloat16)
+        values = net(x)
+        assert values.dtype == torch.float32
+        assert values.argmax().item() == 1
+        assert values.bfloat16().unique().numel() == 1
+        assert {parameter.dtype for block in net[:-1] for parameter in block.parameters()} == {torch.bfloat16}
+
+
+def test_a_head_is_never_less_precise_than_the_network() -> None:
+    assert {parameter.dtype for parameter in mlp_q_network(3, 2, dtype=torch.float64).parameters()} == {torch.float64}
+    assert {parameter.dtype for parameter in mlp_q_network(3, 2).parameters()} == {torch.float32}

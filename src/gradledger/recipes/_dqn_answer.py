@@ -81,7 +81,7 @@ def load(weights: Path, args: Mapping[str, Any], *, dtype: str, precision: str |
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     else:
         inputs, actions = tensors["0.0.weight"].shape[1], len(tensors[f"2.{head}"])
-        net, shape = rl.mlp_q_network(inputs, actions, dueling=dueling).to(kind), (inputs,)
+        net, shape = rl.mlp_q_network(inputs, actions, dueling=dueling, dtype=kind), (inputs,)
     net.load_state_dict(tensors)
     return Player(net, shape, np.dtype(dtype), kind)
 

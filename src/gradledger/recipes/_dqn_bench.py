@@ -226,6 +226,7 @@ def _record(run: Run, setting: Setting, timings: dict[str, Timing]) -> dict[str,
         "args": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()},
         "dtypes": {
             "compute": str(run.dtype),
+            "values": "torch.float32",
             "master": "torch.float32",
             "optimizer": "torch.float32",
             "replay": str(run.replay.spec.dtype),

@@ -90,7 +90,7 @@ class Args:
     resume: bool = option(False, "go on from the newest whole checkpoint in DIR or --out", or_value_of="out")
     rng_seed: int = option(1, "decides weights, environments, exploration and batches")
     engine: Literal["sweep", "autograd"] = option("sweep", "what computes the gradients; equal weights either way")
-    precision: Literal["fp32", "bf16"] = option("fp32", "bf16: compute copy in bfloat16, weights and Adam in float32")
+    precision: Literal["fp32", "bf16"] = option("fp32", "bf16: a copy in bfloat16 computes all but the last layer")
     device: str = option("cpu", "torch device of the networks")
     threads: int | Literal["auto"] = option(1, "torch threads; auto: timed on the update for two seconds, and recorded")
     flush_denormal: bool = option(True, "numbers below 1.2e-38 count as 0: Intel's processors are slow on them")
@@ -150,14 +150,14 @@ class Args:
 
 def network(args: Args, simulator: rl.Simulator, dtype: torch.dtype) -> nn.Sequential:
     """The Q-network as a chain of blocks; convolutions keep their channels last in memory."""
-    chosen: Any = {"dueling": args.dueling, "initial": args.initial}
+    chosen: Any = {"dueling": args.dueling, "initial": args.initial, "dtype": dtype}
     if args.is_atari:
-        net = rl.atari_q_network(simulator.actions, stack=args.stack, dtype=dtype, **chosen)
+        net = rl.atari_q_network(simulator.actions, stack=args.stack, **chosen)
         for parameter in net.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         return net.to(args.device)
-    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions, **chosen).to(args.device, dtype)
+    return rl.mlp_q_network(math.prod(simulator.observation_shape), simulator.actions, **chosen).to(args.device)
 
 
 def loss_of(args: Args, errors: list[Tensor]) -> Any:

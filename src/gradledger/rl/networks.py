@@ -26,6 +26,18 @@ class Pixels(nn.Module):
         return frames.to(self.dtype, copy=True).div_(255.0)
 
 
+class ValueHead(nn.Linear):
+    """The last layer: values in the precision of its own weights, whatever that of the features is.
+
+    A bfloat16 between 1 and 2 is a multiple of 1/128, which is more than two actions of Pong often differ by: in such
+    numbers they are equal, and the first of equals is played. So the blocks before may be in bfloat16, this one is not.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, features) -> (B, A)."""
+        return super().forward(features.to(self.weight.dtype))
+
+
 class DuelingHead(nn.Module):
     """Values of actions as the value of the state plus what each action is better than their mean.
 
@@ -43,7 +55,7 @@ class DuelingHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, features) -> (B, A)."""
-        one, other = features.chunk(2, dim=1)
+        one, other = features.to(self.value.weight.dtype).chunk(2, dim=1)  # as in ValueHead
         advantage: Tensor = self.advantage(other)
         value: Tensor = self.value(one)
         return value + advantage - advantage.mean(dim=1, keepdim=True)
@@ -59,8 +71,8 @@ def atari_q_network(
 ) -> nn.Sequential:
     """Three convolutions and two linear layers over `stack` frames of 84 x 84: B x stack x 84 x 84 uint8 -> B x A.
 
-    Parameters: 1,684,128 + 513 A for four frames (A = 6: 1,687,206), of `dtype`; with a dueling head of two streams of
-    512 features 3,290,785 + 513 A (A = 6: 3,293,863). initial: how weights start, see `start`.
+    Parameters: 1,684,128 + 513 A for four frames (A = 6: 1,687,206); with a dueling head of two streams of 512 features
+    3,290,785 + 513 A (A = 6: 3,293,863). dtype: see `computing_in`. initial: how weights start, see `start`.
 
     Reference: Mnih et al., Human-level control through deep reinforcement learning, 2015.
     """
@@ -77,9 +89,9 @@ def atari_q_network(
         nn.Sequential(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(64, 64, 3, stride=1), nn.ReLU()),
         nn.Sequential(nn.Flatten(), nn.Linear(3136, 1024 if dueling else 512), nn.ReLU()),
-        DuelingHead(1024, actions) if dueling else nn.Linear(512, actions),
+        DuelingHead(1024, actions) if dueling else ValueHead(512, actions),
     )
-    return start(net, initial).to(dtype)
+    return computing_in(dtype, start(net, initial))
 
 
 def mlp_q_network(
@@ -89,10 +101,12 @@ def mlp_q_network(
     hidden: tuple[int, ...] = (64, 64),
     dueling: bool = False,
     initial: Initial = "torch",
+    dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
-    """Linear layers over a flat observation: B x O float -> B x A; one block a layer.
+    """Linear layers over a flat observation: B x O of `dtype` -> B x A; one block a layer.
 
-    dueling: a `DuelingHead` over twice the last width, which is one stream's. initial: see `start`.
+    dueling: a `DuelingHead` over twice the last width, which is one stream's. initial: see `start`. dtype: see
+    `computing_in`.
     """
     if observation < 1 or actions < 1 or any(width < 1 for width in hidden) or (dueling and not hidden):
         raise EnvError(
@@ -104,8 +118,15 @@ def mlp_q_network(
     sizes = [observation, *hidden]
     sizes[-1] *= 2 if dueling else 1
     blocks: list[nn.Module] = [nn.Sequential(nn.Linear(one, two), nn.ReLU()) for one, two in pairwise(sizes)]
-    net = nn.Sequential(*blocks, DuelingHead(sizes[-1], actions) if dueling else nn.Linear(sizes[-1], actions))
-    return start(net, initial)
+    net = nn.Sequential(*blocks, DuelingHead(sizes[-1], actions) if dueling else ValueHead(sizes[-1], actions))
+    return computing_in(dtype, start(net, initial))
+
+
+def computing_in(dtype: torch.dtype, net: nn.Sequential) -> nn.Sequential:
+    """Move a Q-network to `dtype`, its last block to no less than float32, and return it."""
+    net.to(dtype)
+    net[-1].to(torch.promote_types(dtype, torch.float32))
+    return net
 
 
 def start(net: nn.Sequential, initial: Initial) -> nn.Sequential:
