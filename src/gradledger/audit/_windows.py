@@ -63,6 +63,9 @@ def window_of(step: ev.Step, world: World) -> Window | None:
     return Window(path, mine, size, any(life.rescaled for life in step.lives))
 
 
+MOST_PASSES = 64  # that a sum is divided by, beside its own count
+
+
 def weight_of(backward: ev.Backward) -> Weight | None:
     """How the mean terms of a watched pass are weighted; None when it has none, or was not unfolded.  A sum divided by
     its own number of rows or elements is a mean."""
@@ -82,5 +85,10 @@ def _mean_factor(term: ev.Term) -> float | None:
     factor = abs(term.factor)
     if term.reduction in ("mean", "batchmean") or term.own_count:
         return factor
-    own = (term.batch, term.elements) if term.reduction == "sum" else ()
-    return 1.0 if any(n > 1 and abs(n * factor - 1) < 1e-6 for n in own) else None
+    if term.reduction != "sum" or not factor:
+        return None
+    if any(n > 1 and abs(n * factor - 1) < 1e-6 for n in (term.batch, term.elements)):
+        return 1.0
+    passes = round(1 / (term.elements * factor))  # divided by its own count and once more
+    once_more = 1 < passes <= MOST_PASSES and abs(term.elements * factor * passes - 1) < 1e-6
+    return 1 / passes if once_more else None

@@ -14,6 +14,7 @@ from gradledger.core.site import NOWHERE, Site
 
 SIMPLE = (bool, int, float, str)
 _PLAIN = (torch.Tensor, *SIMPLE)
+MOST_LISTED = 64
 
 
 @dataclass(slots=True)
@@ -206,3 +207,12 @@ def node_number(tensor: torch.Tensor) -> int:
     except RuntimeError:  # a view made under no_grad whose base was written since: it has no graph that could be walked
         return 0
     return grad_fn._sequence_nr() if grad_fn is not None else 0
+
+
+def note_numbers(options: dict[str, Any], args: tuple[Any, ...], made: torch.Tensor) -> None:
+    """What a tensor was made of that holds no tensor: the number, or of a short list of floats their sum."""
+    if made.numel() == 1:
+        options["_value"] = float(made.item())
+    elif args and isinstance(args[0], (list, tuple)) and 1 < len(args[0]) <= MOST_LISTED:
+        if all(type(number) is float for number in args[0]):
+            options["_listed"] = float(sum(args[0]))

@@ -178,6 +178,8 @@ class Rows:
                 if twin is not None and twin.site.file == part.site.file:
                     twin.siblings.append(Ref(out))
                 self.parts.append(part)
+        else:  # but a column beside one that this line has just cut is the part that was cut, not the one cut from
+            part = next((p for p in reversed(self.parts[-4:]) if _cut_beside(p, part, op.site, rows)), part)
         self.give(out, Held(rows, part, held.fitted))
 
     def _split(self, op: Op, base: torch.Tensor, outs: list[torch.Tensor]) -> None:
@@ -295,6 +297,12 @@ def _chosen(index: Any, rows: int) -> Any:
         index = index.astype(np.int64)
         return index if not len(index) or (-rows <= index.min() and index.max() < rows) else None
     return None
+
+
+def _cut_beside(part: Part, source: Part, site: Site, rows: Any) -> bool:
+    """Whether a part holds just these rows of the same table, cut by the same line."""
+    same = part.space == source.space and part.site.key() == site.key() and len(part.rows) == len(rows)
+    return same and bool((part.rows == rows).all())
 
 
 def _same_rows(a: Part, b: Part) -> bool:

@@ -16,6 +16,7 @@ from gradledger.ledger._provenance import MAX_VISITS, PARTS, RANDOM, THROUGH, co
 from gradledger.ledger._trace import Trace
 
 _MAX_TERMS = 64
+_STEPS = 8
 _Stand = tuple[int, bool, tuple[int, ...], int, float]  # of a part: first alike, sign, weights, tensor or factor
 
 
@@ -161,9 +162,10 @@ def describe(
         penalty = False
         if not value.graph:
             depends, cut, penalty = depends_on(trace, value.token, trained)
-        if op is not None and "_value" in op.options:  # a tensor made from a Python number
-            depends, cut = _number_depends(trace, trained, op.order)
-            number = float(op.options["_value"])
+        made = _of_numbers(trace, value) if not depends else None
+        if op is not None and made is not None:
+            depends, cut = _number_depends(trace, trained, made[1])
+            number = made[0]
             terms.append(Term(op.name, op.site, part.factor, 1, False, "number", number, (), depends, cut))
             continue
         terms.append(
@@ -188,6 +190,23 @@ def describe(
             )
         )
     return tuple(terms)
+
+
+def _of_numbers(trace: Trace, value: Value) -> tuple[float, int] | None:
+    """Of a tensor made from a Python number, or of what a list of them was reduced to: a number that changes when they
+    do, and the order of the operation that made it."""
+    for _ in range(_STEPS):
+        op = value.op
+        if op is None:
+            return None
+        made = op.options.get("_value", op.options.get("_listed"))
+        if made is not None:
+            return float(made), op.order
+        below = trace.values.get(op.ins[0]) if len(op.ins) == 1 and not value.graph else None
+        if below is None:
+            return None
+        value = below
+    return None
 
 
 def _made_alike(trace: Trace, parts: list[Part]) -> dict[int, int]:

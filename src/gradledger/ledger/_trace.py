@@ -41,6 +41,7 @@ from gradledger.ledger._operations import (
     Value,
     all_told,
     node_number,
+    note_numbers,
     tensors_of,
 )
 from gradledger.ledger._recorder import Recorder, unseen
@@ -323,8 +324,8 @@ class Trace:
             options["_args"] = numbers
         if not all_told((*args, *kwargs.values())):
             options["_untold"] = True
-        if name in FACTORIES and not ins and outs[0].numel() == 1 and outs[0].device.type == "cpu":
-            options["_value"] = float(outs[0].detach().item())
+        if name in FACTORIES and not ins and outs[0].device.type == "cpu":
+            note_numbers(options, args, outs[0].detach())
         op = self._op(name, site, tokens, operands, options, torch.is_grad_enabled())
         op.inplace = inplace
         results: list[Value] = []

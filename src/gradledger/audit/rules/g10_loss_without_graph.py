@@ -13,7 +13,8 @@ grad", at a line that is rarely the one to change.
 Silent form: a reverse pass wrote into no tensor that an optimizer holds, its root was computed from a watched module
 whose values left the graph on the way, and the step that followed found no gradient.  Loud form: the program ended
 with torch's own error; the report names the line where grad mode was switched off or where the values left the graph.
-Or no reverse pass ever ran: the model is called in train mode with grad mode off, and the steps find nothing.
+Or no reverse pass runs, or none any more: the model is called in train mode with grad mode off, and step after step
+finds nothing (a guard around the backward, or an `except`, lets it pass).
 
 ## Near misses
 - Evaluation loops: no reverse pass.
@@ -27,11 +28,13 @@ the training step and keep it on the evaluation.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _orphans
+from gradledger.audit._code import parsed
 from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -78,8 +81,8 @@ class _Line:
 
 @dataclass(slots=True)
 class State:
-    """`steps`: of each optimizer until the first reverse pass, while none found a gradient; `quiet`: by module, the
-    first call in train mode with grad mode off."""
+    """`passes`: reverse passes that ran to their end.  Since the latest of them: `steps` of each optimizer, none of
+    which found a gradient; `quiet`: by module, the first call in train mode with grad mode off."""
 
     lines: dict[tuple[str, int], _Line] = field(default_factory=dict)
     waiting: set[tuple[str, int]] = field(default_factory=set)
@@ -100,13 +103,12 @@ def update(state: State, event: Event, world: World) -> None:
             state.quiet.setdefault(event.module, event)
         return
     if isinstance(event, Step):
-        if not state.passes:
-            empty = all(life.grad in ("none", "zero") and not life.moved for life in event.lives)
-            seen = state.steps.setdefault(event.optimizer, [])
-            if not empty or event.closure:
-                seen.clear()
-            elif len(seen) < FEW:
-                seen.append(event)
+        empty = all(life.grad in ("none", "zero") and not life.moved for life in event.lives)
+        seen = state.steps.setdefault(event.optimizer, [])
+        if not empty or event.closure:
+            seen.clear()
+        elif len(seen) < FEW:
+            seen.append(event)
         if state.waiting:
             alive = [life for life in event.lives if not life.frozen]
             if alive and all(life.grad in ("none", "zero") for life in alive):
@@ -121,11 +123,13 @@ def update(state: State, event: Event, world: World) -> None:
         return
     if not isinstance(event, Backward) or event.method != "backward":
         return
-    state.passes += 1
     if event.raised:
         if "does not require grad" in event.raised:
             state.raised = event
         return
+    state.passes += 1
+    state.steps.clear()
+    state.quiet.clear()
     line = state.lines.setdefault(event.site.key(), _Line())
     if any(world.holders(tensor) for tensor in event.leaves):
         line.reached += 1
@@ -165,29 +169,38 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _never_walked(state: State, world: World) -> Iterator[Finding]:
-    """Steps of a run in which nothing was ever walked, because the model is called with grad mode off."""
+    """Steps of a run in which nothing was walked, or nothing any more, for the model is called with grad mode off."""
     for ident, seen in state.steps.items():
         optimizer = world.optimizer(ident)
-        if state.passes or len(seen) < FEW or any(life.frozen for life in seen[0].lives):
+        if len(seen) < FEW or any(life.frozen for life in seen[0].lives):
             continue
         for module, call in state.quiet.items():
             if not optimizer.tensors.keys().isdisjoint(world.tensors_of(module)):
-                switch = _switch_above(call.site)
-                step = seen[0].site
+                left_off = [] if state.raised is not None else _left_off(call.site.file)
+                switch = _switch_above(call.site) or next(iter(left_off), None)
+                step, empty = seen[0].site, optimizer.steps - seen[0].index
+                ran = "no reverse pass ran after that" if state.passes else "no reverse pass ever ran"
                 yield Finding(
                     "G10",
                     "error",
                     switch or call.site,
                     f"`{world.module_name(module)}` runs in train mode with grad mode off (line {call.site.line}): "
-                    f"no reverse pass ever ran, and {times(optimizer.steps, 'step')} (line {step.line}) found no "
-                    "gradient.",
-                    "compute the loss of a training step with grad mode on, and call loss.backward() before the step",
-                    related=distinct(switch or call.site, (call.site, step)),
-                    evidence={"reverse_passes": 0, "steps_without_gradient": optimizer.steps},
-                    count=optimizer.steps,
+                    f"{ran}, and {times(empty, 'step')} (line {step.line}) found no gradient.",
+                    "compute the loss of a training step with grad mode on (`with torch.no_grad():` around the "
+                    "evaluation alone), and call loss.backward() before the step",
+                    related=distinct(switch or call.site, (*left_off, call.site, step)),
+                    evidence={"reverse_passes": state.passes, "steps_without_gradient": empty},
+                    count=empty,
                     iteration=call.iteration,
                 )
                 break
+
+
+def _left_off(file: str) -> list[Site]:
+    """Lines that switch grad mode off for all that comes: a call by itself, no `with` and no decorator."""
+    tree = parsed(file)
+    alone = [n for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)] if tree else []
+    return [Site(file, n.lineno, "") for n in alone if _SWITCH.search(source_line(file, n.lineno))]
 
 
 def _silent(line: _Line, event: Backward) -> Finding:

@@ -1,7 +1,8 @@
 """What the first batches of a loader that does not shuffle look like: does their order follow the data?
 
 Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.  A data set that
-is iterated (an `IterableDataset`) keeps its order to itself: it counts when a later pass goes through the same means.
+is iterated (an `IterableDataset`) keeps its order to itself, and a sampler of the program's own may sort: they count
+when a later pass goes through the same means.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def install(session: Session) -> Undo:
     recorder = session.recorder
     passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
     begun: Counter[tuple[str, int]] = Counter()
-    latest: dict[tuple[str, int], dict[int, Item]] = {}  # the pass before, over data sets that are iterated
+    latest: dict[tuple[str, int], dict[int, Item]] = {}  # the pass before, where the order is told by values
 
     def begins(before: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
@@ -158,10 +159,10 @@ def install(session: Session) -> Undo:
 
     def ends(seen: _Pass) -> None:
         items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}
-        if not items or (seen.numbers is not None and not _as_stored(seen.numbers)):
+        if not items:
             return
         item = max(items, key=lambda i: items[i])
-        if seen.iterated is not None:
+        if seen.iterated is not None or (seen.numbers is not None and not _as_stored(seen.numbers)):
             before, latest[seen.site.key()] = latest.get(seen.site.key()), seen.items
             if before is None or item not in before or not seen.items[item].in_order_of(before[item]):
                 return

@@ -17,6 +17,8 @@ from gradledger.ledger._lifecycle import Leaf
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
 
+_LAST = "gradledger"  # among the hooks of an optimizer, whose other names are numbers
+
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """All tensors an optimizer holds, in order."""
@@ -78,6 +80,15 @@ class _Probe:
 
     # ------------------------------------------------------------------ steps
 
+    def asked_to_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """torch calls the hooks for all optimizers before an optimizer's own, and those may clear, clip or fill: what
+        the step consumes is there after the last of them.  So ours goes behind them for this step."""
+        own = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+        if not own:
+            self.before_step(optimizer, args, kwargs)
+        elif self.recorder.enabled or self.recorder.abroad:
+            own[_LAST] = self.before_step
+
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.recorder.abroad:
             self.recorder.train_abroad()
@@ -126,6 +137,7 @@ class _Probe:
         return tuple((min(now - f.backward, 8), min(f.consumed, 3)) for f in fills[-6:])
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        getattr(optimizer, "_optimizer_step_pre_hooks", {}).pop(_LAST, None)
         if not self.recorder.enabled:
             return
         if self.napped:
@@ -235,7 +247,7 @@ def _number(value: Any) -> float | None:
 def install(session: Session) -> Undo:
     """Watch every optimizer of the program."""
     probe = _Probe(session)
-    pre = register_optimizer_step_pre_hook(probe.before_step)
+    pre = register_optimizer_step_pre_hook(probe.asked_to_step)
     post = register_optimizer_step_post_hook(probe.after_step)
     base = torch.optim.Optimizer
     session.trace.listeners.grad_set.append(probe.grad_set)

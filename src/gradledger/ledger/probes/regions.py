@@ -2,7 +2,9 @@
 
 A piece is told by where it lies in memory.  When a model is trained on it, its values are kept as a digest; when the
 same piece comes again with others, and the program has computed into pieces of this table (noise, a mask, a
-normalisation), the table is what changed.  A table that the program fills (a rollout, a replay) is left alone.
+normalisation), the table is what changed.  A table that the program fills (a rollout, a replay) is left alone there, and
+so are pieces that are stacked before they are trained on.  For those it is enough that, with nothing filled in between,
+the program has computed into one part of the memory in two iterations, and has trained on what came out.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ TABLES = 64
 PIECES = 512  # of one table
 ELEMENTS = 65_536  # of one piece
 LEAST = 2  # pieces that have changed
+WORKED = 512  # pieces of one table that were computed into
+DIRTY = 4096  # values that come of them
+_JOINS = frozenset({"stack", "cat", "hstack", "vstack", "concat"})
 _COMPUTES = frozenset(
     {
         "add_", "sub_", "mul_", "div_", "masked_fill_", "clamp_", "neg_", "pow_", "add", "sub", "mul", "div",
@@ -37,7 +42,8 @@ _Piece = tuple[int, tuple[int, ...]]
 @dataclass
 class _Table:
     """One table: the values of its pieces when they were last trained on, those that had others then, where the
-    program computed into one."""
+    program computed into one.  `worked`: where it did since it was filled, as (first, last, iteration) of the memory;
+    `again`: how often there was somewhere that it had been in an earlier iteration."""
 
     table: Ref[torch.Tensor]
     digests: dict[_Piece, str] = field(default_factory=dict)
@@ -45,6 +51,16 @@ class _Table:
     site: Site = NOWHERE
     filled: bool = False
     told: bool = False
+    worked: list[tuple[int, int, int]] = field(default_factory=list)
+    again: int = 0
+
+    def work(self, piece: torch.Tensor, iteration: int) -> None:
+        """The program computes into a piece."""
+        first = int(piece.storage_offset())
+        last = first + sum((n - 1) * step for n, step in zip(piece.shape, piece.stride(), strict=True))
+        self.again += any(a <= last and first <= b and then < iteration for a, b, then in self.worked)
+        if len(self.worked) < WORKED:
+            self.worked.append((first, last, iteration))
 
 
 class _Probe:
@@ -53,6 +69,7 @@ class _Probe:
         self.recorder = session.recorder
         self.trace = session.trace
         self.tables: dict[int, _Table] = {}
+        self.dirty: dict[int, _Table] = {}  # token of what is left of a piece after the program computed into it
 
     def _of(self, base: torch.Tensor) -> _Table | None:
         known = self.tables.get(id(base))
@@ -64,6 +81,10 @@ class _Probe:
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """Something was written in place."""
+        if op.name in _JOINS and self.dirty:
+            source = next((self.dirty[t] for t in op.ins if t in self.dirty), None)
+            if source is not None:
+                self._leave(source, results)
         written = op.inplace or op.name == "setitem"
         if not written or self.trace.reversing or self.trace.optimizer_running or not args:
             return
@@ -76,15 +97,29 @@ class _Probe:
             return
         masks = op.name == "setitem" and len(args) > 1 and isinstance(args[1], torch.Tensor)
         if base is None or not (op.name in _COMPUTES or masks):
+            if op.name == "setitem" and _is_part(args[2] if len(args) > 2 else None, target):
+                return  # the end of `table[i] *= x`
             table.filled = True
-        elif not table.site.file and not op.in_forward:
-            table.site = op.site
+            table.worked.clear()
+        elif not op.in_forward:
+            table.site = table.site if table.site.file else op.site
+            if self.recorder.backwards and not masks and target.numel() < base.numel() and not table.told:
+                table.work(target, self.recorder.iteration)
+                self._leave(table, results)
+
+    def _leave(self, table: _Table, results: list[Value]) -> None:
+        if len(self.dirty) >= DIRTY:
+            self.dirty.clear()
+        self.dirty.update((value.token, table) for value in results[:1])
 
     def called(self, call: Call, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         """One forward call of the program itself: which pieces it is given, and whether they are what they were."""
         for tensor in inputs:
             if not call.grad_on or type(tensor) is not torch.Tensor or tensor.requires_grad:
                 continue
+            source = self.dirty.get(self.trace.token_of(tensor)) if self.dirty else None
+            if source is not None and source.again >= LEAST and not source.told:
+                self._tell(source, source.again)
             base = tensor._base
             if base is None or tensor.device.type != "cpu" or not 0 < tensor.numel() <= ELEMENTS:
                 continue
@@ -98,14 +133,20 @@ class _Probe:
                 table.changed.add(piece)
             if before is not None or len(table.digests) < PIECES:
                 table.digests[piece] = now
-            self._tell(table)
+            if len(table.changed) >= LEAST:
+                self._tell(table, len(table.changed))
 
-    def _tell(self, table: _Table) -> None:
-        if table.site.file and len(table.changed) >= LEAST:
+    def _tell(self, table: _Table, pieces: int) -> None:
+        if table.site.file:
             table.told = True
-            self.recorder.emit(
-                StoredDataChanged, table.site, dataset="tensor", attribute="", passes=2, items=len(table.changed)
-            )
+            self.recorder.emit(StoredDataChanged, table.site, dataset="tensor", attribute="", passes=2, items=pieces)
+
+
+def _is_part(value: Any, table: torch.Tensor) -> bool:
+    """Whether what is put into a table lies in its memory already."""
+    if type(value) is not torch.Tensor or value._base is None:
+        return False
+    return value._base is (table if table._base is None else table._base)
 
 
 def install(session: Session) -> Undo:
