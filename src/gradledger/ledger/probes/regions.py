@@ -2,7 +2,7 @@
 
 A piece is told by where it lies in memory.  When a model is trained on it, its values are kept as a digest; when the
 same piece comes again with others, and the program has computed into pieces of this table (noise, a mask, a
-normalisation), the table is what changed.  A table that the program fills (a rollout, a replay) is left alone there, and
+normalisation), the table is what changed.  A table that the program fills (a rollout, a replay) is left alone, and
 so are pieces that are stacked before they are trained on.  For those it is enough that, with nothing filled in between,
 the program has computed into one part of the memory in two iterations, and has trained on what came out.
 """
