@@ -58,6 +58,7 @@ class Session:
     bad_input: tuple[int, Site] = (-1, NOWHERE)
     # written by probes/calls.py: the module whose forward the program is in
     called: Callable[[], torch.nn.Module | None] = lambda: None
+    differentiated: Callable[[], None] = _nothing  # a reverse pass has run, maybe within a call
     # written by probes/backward.py
     first_non_finite: Callable[[str, Site], None] = _nothing
     # written by probes/scaler.py: was this loss multiplied by a GradScaler; the factor still in these gradients

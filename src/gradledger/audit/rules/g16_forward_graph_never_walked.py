@@ -21,6 +21,7 @@ detached at once and no optimizer moves the network meanwhile: a teacher, a back
 - First calls (shape inference, warm-up), unused auxiliary outputs, inputs that carry a graph themselves.
 - A module that hands out its weights, or a view of them, under no_grad: they require a gradient but have no graph.
 - Episodes whose log-probabilities are walked together at the end.
+- A forward that takes a derivative itself, as forces from an energy: it needs its graph in an evaluation, too.
 
 ## Fix
 `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function; keep `model.eval()` as well, it does

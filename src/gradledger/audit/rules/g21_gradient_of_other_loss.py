@@ -18,6 +18,7 @@ a forward call whose input came from there.  Or one pass walks the sum of two su
 - A sum in which the second loss compares with data, too: an adapter in front of a classifier, which learns from both.
 - Summed losses, or several losses of one optimizer over a shared trunk.
 - An encoder and a decoder with an optimizer each, both meant to learn from one loss: the encoder is called on data.
+- A policy improved through a learned model, beside a cost of its own: the model's optimizer never takes that loss.
 - The critic's gradients are cleared after the actor's backward, or its parameters are frozen during it.
 
 ## Fix
@@ -62,16 +63,20 @@ class _Pair:
     through: CallRef
     seen: int = 0
     summed: Site | None = None  # the line that computes the other loss, where one pass walks both
+    passes: list[int] = field(default_factory=list)  # the first of these
+    shared: bool = False  # and the other's optimizer consumes them as well
 
 
 @dataclass(slots=True)
 class State:
     """`steps`: of each optimizer; `pairs`: two passes, or two terms of one, together in one optimizer's gradients;
-    `judged`: the last calls of which the output was compared with data."""
+    `judged`: the last calls of which the output was compared with data; `taken`: by optimizer, the passes in its latest
+    step."""
 
     steps: dict[int, int] = field(default_factory=dict)
     pairs: dict[tuple[int, Path, Path], _Pair] = field(default_factory=dict)
     judged: dict[int, None] = field(default_factory=dict)
+    taken: dict[int, set[int]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -87,12 +92,16 @@ def update(state: State, event: Event, world: World) -> None:
     if len(world.optimizers) < 2:
         return
     news = [fresh(life.fills) for life in event.lives if not life.frozen]
+    state.taken[event.optimizer] = {i for new in news for i in new}
     mixed = {i for new in news if len(new) > 1 for i in new}
     alone = {new[0] for new in news if len(new) == 1}
     if not mixed and len(alone) == 1:
         whole = world.backward(alone.pop())
         if whole is not None:
             _sum(state, event, whole, world)
+    for pair in state.pairs.values():  # whichever of the two steps first
+        if pair.passes and not pair.shared and event.optimizer in (pair.other, pair.step.optimizer):
+            pair.shared = not state.taken.get(pair.other, set()).isdisjoint(pair.passes)
     if not 2 <= len(mixed) <= PASSES_LOOKED_AT:
         return
     passes = [b for b in (world.backward(i) for i in sorted(mixed)) if b is not None]
@@ -119,6 +128,8 @@ def _sum(state: State, step: Step, whole: Backward, world: World) -> None:
     known = state.pairs.get(key)
     if known is not None:
         known.seen += 1
+        if len(known.passes) < PASSES_LOOKED_AT:
+            known.passes.append(whole.backward)
         return
     terms = [term for term in whole.terms if term.leaves][:TERMS_LOOKED_AT]
     for foreign in terms:
@@ -127,7 +138,9 @@ def _sum(state: State, step: Step, whole: Backward, world: World) -> None:
                 found = _gone_through(step, own, foreign, whole.calls, world)
                 if found is not None and found[1].call not in state.judged:
                     other, through = found
-                    state.pairs[key] = _Pair(own.site, whole.site, step, other, through, 1, foreign.site)
+                    state.pairs[key] = _Pair(
+                        own.site, whole.site, step, other, through, 1, foreign.site, [whole.backward]
+                    )
                     return
 
 
@@ -184,6 +197,8 @@ def finish(state: State, world: World) -> list[Finding]:
         steps = state.steps.get(ident, 0)
         if pair.seen < 3 and not (pair.seen >= 2 and steps <= 3):
             continue
+        if pair.summed is not None and not pair.shared:
+            continue  # a loss over a model that others train: the model's optimizer never takes it
         word, loss = optimizer_word(pair.step.site, world), _loss_of(pair, world)
         through = world.module_name(pair.through.module)
         meant = next(iter(world.owner_roots(next(iter(world.optimizer(pair.other).tensors)))), None)

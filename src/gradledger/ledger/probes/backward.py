@@ -380,6 +380,7 @@ class _Probe:
         if one.value is not None and not math.isfinite(one.value):
             self.first_non_finite("loss", one.site)
             self.recorder.suspicious()
+        self.session.differentiated()
         if root is not None and one.method == "backward":
             self.session.root_walked(root, one.site)
             if not raised:

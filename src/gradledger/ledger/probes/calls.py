@@ -222,6 +222,12 @@ class _Probe:
             self.session.many_calls()
         self.recorder.call_done()
 
+    def differentiated(self) -> None:
+        """A reverse pass has run; within a forward (forces from an energy) it needs the graph whatever comes after."""
+        for _, call in self.entered[:1]:
+            if call is not None:
+                call.differentiates = True
+
     # ------------------------------------------------------------------ listeners of the trace
 
     def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
@@ -331,6 +337,7 @@ def install(session: Session) -> Undo:
     listeners.op.append(probe.op_seen)
     listeners.flag_set.append(probe.flag_set)
     listeners.grad_read.append(probe.grad_read)
+    session.differentiated = probe.differentiated
     session.at_step.append(probe.flush_reads)
     session.at_backward.append(probe.flush_without_steps)
     session.recorder.on_detail_change.append(probe.switch)

@@ -89,8 +89,8 @@ class _Probe:
         if call.closed:
             return
         call.closed = True
-        if not call.output_has_graph or not call.marks:  # a parameter that is handed out as it is has no graph
-            return
+        if not call.output_has_graph or not call.marks or call.differentiates:
+            return  # (a parameter that is handed out as it is has no graph)
         key = (call.site.key(), *((f.file, f.line) for f in call.site.callers[:1]), call.training)
         line = self.lines.get(key)
         if line is None:
