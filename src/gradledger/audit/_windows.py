@@ -36,7 +36,7 @@ class Weight:
 
 def window_of(step: ev.Step, world: World) -> Window | None:
     """The window that a step uses: the passes of the most frequent line among its unused contributions, if every one of
-    them fills the same tensors of this optimizer.  None when the step uses nothing, or old gradients too."""
+    them fills the same tensors that optimizers hold.  None when the step uses nothing, or old gradients too."""
     if step.closure:
         return None
     widest: ev.Life | None = None
@@ -55,8 +55,7 @@ def window_of(step: ev.Step, world: World) -> Window | None:
     if len(known) > 1:
         path, _ = Counter(paths).most_common(1)[0]
         mine = tuple(b for b, p in zip(known, paths, strict=True) if p == path)
-        held = world.optimizer(step.optimizer).tensors
-        filled = [frozenset(t for t in b.leaves if t in held) for b in mine]
+        filled = [frozenset(t for t in b.leaves if world.holders(t)) for b in mine]
         if any(f != filled[0] for f in filled):
             return None  # several heads or experts: different losses that share a line
     size = len(mine) + (widest.omitted if len(mine) == len(known) else 0)

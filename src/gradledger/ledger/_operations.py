@@ -21,8 +21,8 @@ MOST_LISTED = 64
 class Call:
     """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
     `carries`: an input carries a graph that is not just the state which the line's last call gave; `used`: its values
-    went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`; `differentiates`: a reverse
-    pass ran within it."""
+    went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`; `differentiates`:
+    a reverse pass ran within it."""
 
     number: int
     module: int

@@ -10,13 +10,14 @@ from gradledger.core.events import Cut, Term
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._counts import COUNTED, own_count
 from gradledger.ledger._graph import Walk, leaves_below
-from gradledger.ledger._naming import LOSSES, REDUCTIONS
+from gradledger.ledger._naming import ELEMENTWISE, LOSSES, REDUCTIONS
 from gradledger.ledger._operations import Op, Value, is_ref
 from gradledger.ledger._provenance import MAX_VISITS, PARTS, RANDOM, THROUGH, content, depends_on, plain_numbers
 from gradledger.ledger._trace import Trace
 
 _MAX_TERMS = 64
 _STEPS = 8
+_VISITS = 64
 _Stand = tuple[int, bool, tuple[int, ...], int, float]  # of a part: first alike, sign, weights, tensor or factor
 
 
@@ -189,7 +190,58 @@ def describe(
                 own,
             )
         )
+        terms += _constant_gradients(trace, value, part.factor, trained)
     return tuple(terms)
+
+
+def _constant_gradients(trace: Trace, term: Value, factor: float, trained: set[int]) -> list[Term]:
+    """Inside a term, below its reduction: results of autograd.grad without create_graph that are added to values with a
+    graph, as in the residual of a differential equation.
+
+    Not what is moved along its own gradient: weights by an inner step, an input or its embedding by an attack.
+    """
+    found: list[Term] = []
+    queue, seen = [term.token] if term.graph and factor != 0 else [], set[int]()
+    while queue and len(seen) < _VISITS:
+        value = trace.values.get(queue.pop())
+        if value is None or value.token in seen or not value.graph or value.call is not None or value.op is None:
+            continue
+        seen.add(value.token)
+        op = value.op
+        sides = [v for t in op.ins if (v := trace.values.get(t)) is not None]
+        if op.name in ("add", "sub", "rsub") and len(sides) == 2 and sides[0].graph != sides[1].graph:
+            alive, dead = sides if sides[0].graph else sides[::-1]
+            if prod(dead.shape) > 1 and dead.shape == alive.shape and not _moved(trace, alive, dead):
+                depends, cut, penalty = depends_on(trace, dead.token, trained)
+                if penalty and depends and cut is not None:
+                    values = (1, False, "tensor", None, (), depends, cut)
+                    found.append(Term(op.name, op.site, factor, *values, penalty_of_grad=True))
+        queue += op.ins
+    return found
+
+
+def _moved(trace: Trace, value: Value, step: Value) -> bool:
+    """Whether `value` is a leaf, one that was moved before, or what the gradient in `step` was taken for."""
+    wrt: set[int] = set()
+    queue, seen = [step.token], set[int]()
+    while queue and len(seen) < _VISITS:
+        at = trace.values.get(queue.pop())
+        if at is None or at.token in seen or at.op is None:
+            continue
+        seen.add(at.token)
+        if at.grad_input:
+            wrt.update(at.op.options.get("wrt", ()))
+        else:
+            queue += at.op.ins
+    at = value
+    for _ in range(_STEPS):
+        if at.leaf is not None or at.op is None or at.token in wrt:
+            return True
+        above = [v for t in at.op.ins if (v := trace.values.get(t)) is not None and v.graph]
+        if len(above) != 1 or at.op.name not in ELEMENTWISE | THROUGH or at.call is not None:
+            return False
+        at = above[0]
+    return False
 
 
 def _of_numbers(trace: Trace, value: Value) -> tuple[float, int] | None:

@@ -11,10 +11,11 @@ points, `0 * log 0`).
 ## How it is found
 The loss is looked at when it is walked, gradients and parameters when the optimizer steps.  The first value that is not
 finite is reported with the operation that the trace suspects, the line, the step, and whether the data was already not
-finite.  It counts when a step consumed it, or when it ended the run.
+finite.  It counts when a step consumed it, when it ended the run, or when the loss is never finite again: whoever
+skips all of those steps comes too late, the parameters are broken.
 
 ## Near misses
-- A gradient scaler, or the program itself, that skips the step.
+- A gradient scaler, or the program itself, that skips the step, and the next ones until its factor fits.
 - `-inf` in masked logits: no loss, gradient or parameter is infinite.
 
 ## Fix
@@ -24,6 +25,7 @@ Keep the operation away from its singular point: `torch.sqrt(sq + 1e-8)`, `p.cla
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
@@ -42,6 +44,7 @@ LISTENS: tuple[type[Event], ...] = (NonFinite, ScalerCalled, Step, Clear, Backwa
 
 _KEPT = 16
 _ROOTS_KEPT = 256
+LASTING = 10  # reverse passes from a loss that is not finite, the last of the run
 _FIXES = {
     "input": "drop or repair the rows that are not finite before they are batched: torch.isfinite(x).all(dim=1)",
     "sqrt": "keep the argument off zero: torch.sqrt(x + 1e-8)",
@@ -73,21 +76,26 @@ _FIX = "find the operation whose input is at its singular point and keep it off 
 
 @dataclass(slots=True)
 class _Seen:
-    """`root`: where the loss was computed; `step`: the one that consumed it, None while none has."""
+    """`root`: where the loss was computed; `step`: the one that consumed it, None while none has; `before`: where the
+    latest step before it was made."""
 
     event: NonFinite
     root: Site = NOWHERE
     step: Step | None = None
     dropped: bool = False
+    before: Site = NOWHERE
 
 
 @dataclass(slots=True)
 class State:
-    """`roots`: by line of the reverse pass, where its loss was computed when that was last looked at."""
+    """`roots`: by line of the reverse pass, where its loss was computed when that was last looked at; `lasting`:
+    reverse passes since the latest one from a finite loss."""
 
     seen: list[_Seen] = field(default_factory=list)
     open: bool = False
     last_root: Site = NOWHERE
+    lasting: int = 0
+    last_step: Site = NOWHERE
     roots: dict[tuple[str, int], Site] = field(default_factory=dict)
 
 
@@ -101,12 +109,15 @@ def update(state: State, event: Event, world: World) -> None:
         if event.root_site.file and (key in state.roots or len(state.roots) < _ROOTS_KEPT):
             state.roots[key] = event.root_site
         state.last_root = state.roots.get(key, NOWHERE)
+        if event.method == "backward" and event.value is not None:
+            state.lasting = 0 if math.isfinite(event.value) else state.lasting + event.weight
     elif isinstance(event, NonFinite):
         if len(state.seen) < _KEPT:
-            state.seen.append(_Seen(event, state.last_root))
+            state.seen.append(_Seen(event, state.last_root, before=state.last_step))
             state.open = True
     elif not state.open:
-        return
+        if isinstance(event, Step):
+            state.last_step = event.site
     elif isinstance(event, ScalerCalled):
         if event.skipped:
             _drop(state)
@@ -130,12 +141,17 @@ def _drop(state: State) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     found = [seen for seen in state.seen if not seen.dropped and _counts(seen, world)]
+    for_good = not found and state.lasting >= LASTING
+    if for_good:
+        found = [seen for seen in state.seen if seen.event.what == "loss"][-1:]
     if not found:
         return []
     first = found[0]
     named = next((seen for seen in found if seen.event.op_site.file), first)
     event = named.event
     site = event.op_site if event.op_site.file else event.site
+    if for_good and first.before.file:
+        site = first.before  # the last step that was not skipped has broken them
     where = world.name(first.event.tensor) if first.event.tensor is not None else ""
     what = f"{first.event.what} {where}".strip()
     because = f"`{event.op}` at line {site.line}: {event.reason}" if event.op and event.reason else event.reason
@@ -143,6 +159,8 @@ def finish(state: State, world: World) -> list[Finding]:
         because = event.reason
     step = first.step
     consumed = f"; step {step.index + 1} of the optimizer wrote it into the parameters" if step is not None else ""
+    if for_good:
+        consumed = f", and never again: {state.lasting} reverse passes to the end of the run, whose steps were skipped"
     return [
         Finding(
             "G13",
@@ -151,7 +169,9 @@ def finish(state: State, world: World) -> list[Finding]:
             f"The {what} is not finite for the first time after {first.event.iteration} steps (line "
             f"{first.event.site.line}){consumed}." + (f" Cause: {because}." if because else ""),
             _FIXES.get(event.op, _FIX),
-            related=distinct(site, (first.event.site, *(s.event.site for s in found), *_step_site(step), first.root)),
+            related=distinct(
+                site, (first.event.site, *(s.event.site for s in found), *_step_site(step), first.root, first.before)
+            ),
             evidence={
                 "first": first.event.what,
                 "order": [seen.event.what for seen in found],

@@ -10,7 +10,8 @@ without Lipschitz bound, a physics residual that is not trained.
 
 ## How it is found
 A loss is unfolded into its additive terms; a term without graph whose value comes from a result of `autograd.grad` that
-was taken without `create_graph` is reported at that call.  When the whole loss is such a term torch raises, and the
+was taken without `create_graph` is reported at that call, and so is one that is added to a value with a graph inside a
+term, as in the residual of an equation.  When the whole loss is such a term torch raises, and the
 report explains that error.
 
 ## Near misses
@@ -108,7 +109,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"{event.site.line}{weight} as a constant: it is printed but trains nothing, in {penalty.seen} of "
                 f"{times(looked, 'reverse pass')} looked at.",
                 _FIX,
-                related=distinct(penalty.cut.site, penalty.sites),
+                related=distinct(penalty.cut.site, (*_callers(penalty.cut.site), *penalty.sites)),
                 evidence={
                     "op": term.op if term is not None else event.root_op,
                     "factor": term.factor if term is not None else 1.0,
@@ -122,6 +123,11 @@ def finish(state: State, world: World) -> list[Finding]:
         )
     loud = _loud(state, world)
     return [*findings, loud] if loud is not None else findings
+
+
+def _callers(site: Site) -> list[Site]:
+    """Who asks a helper for the derivative, in the file of the helper."""
+    return [Site(f.file, f.line, f.function) for f in site.callers[:1] if f.file == site.file]
 
 
 def _loud(state: State, world: World) -> Finding | None:

@@ -13,7 +13,8 @@ The outputs of forward calls that the program itself makes are followed until th
 when none of its calls was ever walked and at least 8 were thrown away.  When their values went into a loss all the same
 (a target, a critic's input), or left as a number within a training step, several in a row without a reverse pass in
 between are asked for: a phase of the program, not a step of training.  One call a step is enough where the output is
-detached at once and no optimizer moves the network meanwhile: a teacher, a backbone under a probe.
+detached at once and no optimizer moves the network meanwhile: a teacher, a backbone under a probe.  Inputs that carry a
+graph themselves are no excuse where `torch.no_grad()` stands on a line of its own, which switches nothing off.
 
 ## Near misses
 - A target computed with grad and detached inside the training step, `y = r + gamma * value(s2).detach()`.
@@ -30,8 +31,11 @@ something else.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import last_name
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -55,6 +59,7 @@ _CHOICES = frozenset(
     {"argmax", "argmin", "max", "topk", "multinomial", "sample", "sort", "gt", "lt", "ge", "le", "round"}
 )
 _WALKED_LINES = 4000
+_MODES = frozenset({"no_grad", "inference_mode"})
 
 _Chain = tuple[tuple[str, int], ...]
 
@@ -96,7 +101,9 @@ def _chain(site: Site) -> _Chain:
 def finish(state: State, world: World) -> list[Finding]:
     places: dict[tuple[str, str, str], list[tuple[Site, GraphDiscarded, int]]] = {}
     for chain, event in state.latest.items():
-        if event.walked or event.inputs_need_grad or event.calls < _LEAST:
+        if event.walked or event.calls < _LEAST:
+            continue
+        if event.inputs_need_grad and not _switched_in_vain(event.site):
             continue
         if event.in_a_row < _least_in_a_row(event) and not _cut_off(event, state.first[chain], world):
             continue
@@ -127,6 +134,17 @@ def _cut_off(event: GraphDiscarded, first: int, world: World) -> bool:
     return bool(tensors) and not any(step is not None and step.iteration >= first for step in steps)
 
 
+def _switched_in_vain(site: Site) -> list[Site]:
+    """`torch.no_grad()` on a line of its own, in the function of a call or the one above it: it switches nothing."""
+    found = []
+    for place in (Frame(site.file, site.line, site.function), *site.callers[:1]):
+        inside = enclosing_function(place.file, place.line)
+        for node in ast.walk(inside) if inside is not None else ():
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _MODES:
+                found.append(Site(place.file, node.lineno, place.function))
+    return found
+
+
 def _line_to_edit(site: Site, walked: set[tuple[str, int]]) -> Site:
     """The call's own line, or that of the nearest caller when training goes through the same line."""
     if site.key() not in walked or not site.callers:
@@ -153,7 +171,7 @@ def _finding(group: list[tuple[Site, GraphDiscarded, int]], world: World) -> Fin
         f"put these forwards under `with torch.no_grad():` (or decorate `{site.function}` with @torch.no_grad())"
         if site.function and not site.function.startswith("<")
         else "put these forwards under `with torch.no_grad():`",
-        related=distinct(site, (*(s for s, _, _ in group), *thens, *callers)),
+        related=distinct(site, (*_switched_in_vain(event.site), *(s for s, _, _ in group), *thens, *callers)),
         evidence={
             "calls": calls,
             "walked": 0,

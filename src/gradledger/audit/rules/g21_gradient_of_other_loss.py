@@ -145,9 +145,12 @@ def _sum(state: State, step: Step, whole: Backward, world: World) -> None:
 
 
 def _pair(state: State, step: Step, own: Backward, foreign: Backward, world: World) -> None:
-    key = (step.optimizer, path_of(own.site), path_of(foreign.site))
-    if key[1] == key[2]:
-        return
+    one, two = path_of(own.site), path_of(foreign.site)
+    if one == two:  # two losses of one line, walked in a loop
+        if set(own.leaves) == set(foreign.leaves):
+            return
+        one, two = (*one, ("", len(own.leaves))), (*two, ("", len(foreign.leaves)))
+    key = (step.optimizer, one, two)
     known = state.pairs.get(key)
     if known is not None:
         known.seen += 1

@@ -419,7 +419,8 @@ class _Probe:
 
     def _grad_results(self, one: _Pass, result: Any) -> None:
         results = [t for t in _list(result) if t is not None]
-        values = self.trace.enter_results(results, "autograd_grad", one.roots, one.site, create_graph=one.create)
+        more = {"create_graph": one.create, "wrt": tuple(self.trace.token_of(t) for t in one.inputs)}
+        values = self.trace.enter_results(results, "autograd_grad", one.roots, one.site, **more)
         for value in values:
             value.grad_input = not one.create
 
