@@ -83,7 +83,7 @@ class Rows:
         self.statistics: list[Statistic] = []
         self.parts: list[Part] = []
         self.wholes: dict[int, Part] = {}
-        self._lines: set[tuple[str, int]] = set()
+        self._lines: dict[tuple[str, int], int] = {}
         self._prune_at = PRUNE_AT
 
     # ------------------------------------------------------------------ what a tensor holds
@@ -168,18 +168,19 @@ class Rows:
         if len(rows) > 1 and len(np.unique(rows)) < len(rows):
             return  # rows repeated: what is made of it is a table of its own
         part = held.part
-        fresh = op.site.key() not in self._lines
-        if len(self._lines) < KEPT:
-            self._lines.add(op.site.key())
-        if part.whole or fresh:  # a line that picks again and again draws batches: they belong to the part
+        line, calls = op.site.key(), self.trace.recorder.calls
+        fresh = self._lines.get(line, calls) == calls
+        if line in self._lines or len(self._lines) < KEPT:
+            self._lines[line] = calls
+        # A line that picks again after a module was called draws batches: they belong to the part.  Before that it may
+        # cut several: `test, train = x[:400], x[400:]`.
+        if part.whole or fresh:
             part = Part(rows, False, op.site, Ref(out), part.space)
             if len(rows) >= LEAST and len(self.parts) < KEPT:
                 twin = next((p for p in reversed(self.parts[-16:]) if _same_rows(p, part)), None)
                 if twin is not None and twin.site.file == part.site.file:
                     twin.siblings.append(Ref(out))
                 self.parts.append(part)
-        else:  # but a column beside one that this line has just cut is the part that was cut, not the one cut from
-            part = next((p for p in reversed(self.parts[-4:]) if _cut_beside(p, part, op.site, rows)), part)
         self.give(out, Held(rows, part, held.fitted))
 
     def _split(self, op: Op, base: torch.Tensor, outs: list[torch.Tensor]) -> None:
@@ -297,12 +298,6 @@ def _chosen(index: Any, rows: int) -> Any:
         index = index.astype(np.int64)
         return index if not len(index) or (-rows <= index.min() and index.max() < rows) else None
     return None
-
-
-def _cut_beside(part: Part, source: Part, site: Site, rows: Any) -> bool:
-    """Whether a part holds just these rows of the same table, cut by the same line."""
-    same = part.space == source.space and part.site.key() == site.key() and len(part.rows) == len(rows)
-    return same and bool((part.rows == rows).all())
 
 
 def _same_rows(a: Part, b: Part) -> bool:

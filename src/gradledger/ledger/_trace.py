@@ -173,7 +173,16 @@ class Trace:
         if token is None or token not in self.values:
             token = self.tokens.number(tensor) if token is None else token
             self._enter(token, tensor, None)
+        elif not self.values[token].graph and tensor.requires_grad and not (tensor._is_view() or tensor.is_leaf):
+            return self._came_out(token, tensor)
         return token
+
+    def _came_out(self, token: int, tensor: torch.Tensor) -> int:
+        """A value without a graph has one now: it was made inside an `autograd.Function`, which gave it out."""
+        made = self.values[token].op
+        site = made.site if made is not None else NOWHERE
+        op = self._op("function", site, (token,), (), {}, True)
+        return self._enter(self.tokens.renumber(tensor), tensor, op).token
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The value record of a tensor.  A tensor that came out of an untraced call is found by its autograd node."""
