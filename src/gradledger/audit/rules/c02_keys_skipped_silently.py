@@ -16,13 +16,15 @@ beside what the state had to offer: as it was read from a file or as the other n
 of the keys of a non-strict load matched (error), or what stays as it was stands beside keys that were not used, whose
 tensors have the same shapes and whose names are the same but for their beginning (error): several of them, or all that
 is left on either side.  Some of it has to stand before what was loaded: nobody means a trained head on a random trunk.
-A later load that fills the module is taken as the program's own answer, and nothing is said.
+Where the optimizer's state comes out of the same file, training is resumed, and nothing may stay as it was or be left
+over (error).  A later load that fills the module is taken as the program's own answer, and nothing is said.
 
 ## Near misses
 - A pretrained backbone under a new head: the head's keys are missing, or were left out of the state on purpose.
 - An old head or decoder that the new model has not, beside a new one of the same shapes under another name.
 - A part that is loaded under the names of the program's own choice, while others stay new.
 - Buffers that a newer version of the model has in addition.
+- A backbone out of a file whose optimizer state is left alone: that is no resume.
 - Not seen: tensors that are copied one by one (`own[k].copy_(v)`), without `load_state_dict`.
 
 ## Fix
@@ -54,11 +56,16 @@ FEW = 4  # of fewer tensors with one shape by chance there are many
 
 @dataclass(slots=True)
 class State:
-    """The latest load of each module, and the line that read the latest file before it."""
+    """The latest load of each module, and the line that read the latest file before it.  Since that was read: `filled`:
+    modules that were loaded; `restored`: optimizers that were.  `together`: by module, the optimizers that were
+    restored with it."""
 
     loads: dict[int, tuple[StateLoaded, Site]] = field(default_factory=dict)
     any_load: bool = False
     read_at: Site = NOWHERE
+    filled: set[int] = field(default_factory=set)
+    restored: set[int] = field(default_factory=set)
+    together: dict[int, set[int]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -69,17 +76,36 @@ def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, FileTouched):
         if event.method == "load":
             state.read_at = event.site
+            state.filled.clear()
+            state.restored.clear()
+    elif isinstance(event, StateLoaded) and event.owner == "optimizer":
+        state.restored.add(event.ident)
+        _note_together(state)
     elif isinstance(event, StateLoaded) and event.owner == "module":
         state.any_load = True
+        state.filled.add(event.ident)
         known = state.loads.get(event.ident)
         if known is not None or len(state.loads) < KEPT:
             state.loads[event.ident] = (event, state.read_at)
+        state.together.pop(event.ident, None)
+        _note_together(state)
+
+
+def _note_together(state: State) -> None:
+    for module in state.filled:
+        if module in state.loads:
+            state.together.setdefault(module, set()).update(state.restored)
 
 
 def finish(state: State, world: World) -> list[Finding]:
     found = []
     for load, read_at in state.loads.values():
-        if (not load.strict and load.missing) or load.kept:
+        mine = set(world.tensors_of(load.ident))
+        restored = any(not mine.isdisjoint(world.optimizer(o).tensors) for o in state.together.get(load.ident, ()))
+        resumed = _resumed(load, read_at, world) if restored else None
+        if resumed is not None:
+            found.append(resumed)
+        elif (not load.strict and load.missing) or load.kept:
             finding = _nothing_matched(load, read_at, world) or _renamed(load, read_at, world)
             if finding is not None:
                 found.append(finding)
@@ -96,6 +122,24 @@ def _nothing_matched(load: StateLoaded, read_at: Site, world: World) -> Finding 
         else f"the state that is loaded is empty, and all of {_some(load.missing)} are missing"
     )
     return _finding(load, read_at, world, f"{given}: strict=False skips every one, and the module keeps what it had.")
+
+
+def _resumed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
+    """A load that restores an optimizer as well, and leaves something out on either side."""
+    stays = (*load.missing, *load.kept) if not load.strict or load.kept else ()
+    left = {*(load.unexpected if not load.strict else ()), *load.left_out}
+    if (not stays and not left) or (load.strict and not left):
+        return None
+    kept = f"{times(len(stays), 'tensor')} keep what they had ({_some(stays)})" if stays else ""
+    over = f"{times(len(left), 'key')} of the state are used by nothing ({_some(tuple(sorted(left)))})" if left else ""
+    return _finding(
+        load,
+        load.left_site if load.left_site.file != NOWHERE.file else read_at,
+        world,
+        f"training is resumed, for the optimizer's state comes out of the same file, but "
+        f"{' and '.join(part for part in (kept, over) if part)}: it goes on from other weights.",
+        "build the model as it was when it was saved, then load with strict=True",
+    )
 
 
 def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
@@ -142,14 +186,17 @@ def _some(keys: tuple[str, ...]) -> str:
     return ", ".join(keys[:2]) + (", ..." if len(keys) > 2 else "")
 
 
-def _finding(load: StateLoaded, read_at: Site, world: World, message: str) -> Finding:
+_RENAME = 'rename the keys, such as {k.removeprefix("module."): v for k, v in state.items()}, and load with strict=True'
+
+
+def _finding(load: StateLoaded, read_at: Site, world: World, message: str, fix: str = _RENAME) -> Finding:
     name = world.module_name(load.ident)
     return Finding(
         "C2",
         "error",
         load.site,
         f"`{name}`: {message}",
-        'rename the keys, such as {k.removeprefix("module."): v for k, v in state.items()}, and load with strict=True',
+        fix,
         related=distinct(load.site, (read_at,)),
         evidence={
             "matched": load.matched,

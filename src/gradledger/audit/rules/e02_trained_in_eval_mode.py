@@ -11,7 +11,8 @@ was regularised in the first epoch is not in the others.
 A trained module with layers that depend on the mode is called in eval mode in several iterations whose backward and
 step follow, although it was trained in train mode before, or an evaluation stands between the switch and the training.
 Or it was never trained in train mode: a function that has long returned (`from_pretrained`, a summary of shapes)
-switched all of it, or it came in eval mode out of a file or a copy.
+switched all of it, or it came in eval mode out of a file or a copy.  Or the flag of the whole is set and those of all
+its layers that depend on it are not, which they were before an evaluation.
 
 ## Near misses
 - A part, or its BatchNorm, kept in eval mode on purpose: only some layers are, or some parameters are frozen, or the
@@ -25,9 +26,11 @@ switched all of it, or it came in eval mode out of a file or a copy.
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import parsed
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -114,10 +117,12 @@ def _walked(known: _Module, call: ModuleCalled, event: Backward) -> None:
     if call.active:
         known.trained += 1
         known.good = event.iteration
-    elif not call.training and event.leaves:
+    elif event.leaves and not call.training:
         born = not known.trained and (not known.switch.file or _left_behind(known.switch, call.site))
         if born or (known.switch.file and known.evaluated):
             known.open = call
+    elif event.leaves and known.trained and known.evaluated:
+        known.open = call  # the flag of the module is set back, those of its layers are not
 
 
 def _left_behind(switch: Site, call: Site) -> bool:
@@ -158,11 +163,11 @@ def finish(state: State, world: World) -> list[Finding]:
                 "E2",
                 "error",
                 call.site,
-                f"`{name}` is trained here in eval mode{before}: {_how(known)} and not switched back; "
+                f"`{name}` is trained here in eval mode{before}: {_how(known)}; "
                 f"{times(call.moody, 'mode-dependent layer')} without effect in "
                 f"{times(known.iterations, 'watched iteration')}.",
                 f"{name}.train()  before the training loop of each epoch",
-                related=distinct(call.site, (known.first_switch,)),
+                related=distinct(call.site, (known.first_switch, *(_flags_set(call.site) if call.training else ()))),
                 evidence={
                     "mode_dependent_layers": call.moody,
                     "trained_in_train_mode": known.trained,
@@ -176,11 +181,24 @@ def finish(state: State, world: World) -> list[Finding]:
     return found
 
 
+def _flags_set(site: Site) -> list[Site]:
+    """Lines of the file that set the flag of a module by hand."""
+    tree = parsed(site.file)
+    sets = [n for n in ast.walk(tree) if isinstance(n, ast.Assign)] if tree is not None else []
+    return [
+        Site(site.file, node.lineno, "")
+        for node in sets
+        if any(isinstance(target, ast.Attribute) and target.attr == "training" for target in node.targets)
+    ]
+
+
 def _how(known: _Module) -> str:
+    if known.first is not None and known.first.training:
+        return "the flags of its layers were cleared to evaluate it, and only that of the whole was set again"
     if not known.first_switch.file:
-        return "it came so out of a file or a copy"
+        return "it came so out of a file or a copy and was not switched"
     why = " to be evaluated" if known.first_evaluated else f" in `{known.first_switch.function}`"
-    return f"it was switched at line {known.first_switch.line}{why}"
+    return f"it was switched at line {known.first_switch.line}{why} and not switched back"
 
 
 def not_checked(state: State, world: World) -> str | None:
