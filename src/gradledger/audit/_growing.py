@@ -1,7 +1,7 @@
 """Leaves that reverse passes fill again and again although no optimizer holds them (G12 and G17).
 
 The record keeps a count of fills, clears and reads by leaf; leaves that were filled once and are gone (a fresh input
-each iteration) are forgotten first.
+each iteration) are forgotten first.  Those of one line are counted together: each dies with its gradient, unread.
 """
 
 from __future__ import annotations
@@ -105,6 +105,29 @@ def accumulating(state: State, world: World, code: str) -> Iterator[tuple[int, F
     """Leaves that accumulate, are held by nobody at the end either, and are this code's to tell."""
     if not any(o.steps >= FEW for o in world.optimizers.values()):
         return
+    told = set()
     for tensor, filled in state.leaves.items():
         if filled.accumulates and classify(tensor, world) == code:
+            told.add(made_at(tensor, world).key())
             yield tensor, filled
+    if code == "G17":
+        yield from ((t, f) for t, f in _fresh(state, world) if made_at(t, world).key() not in told)
+
+
+def made_at(tensor: int, world: World) -> Site:
+    """Where a leaf was given its flag, or was made with it."""
+    info = world.tensor(tensor)
+    return info.unfrozen_site if info.unfrozen_site.file else info.site
+
+
+def _fresh(state: State, world: World) -> Iterator[tuple[int, Filled]]:
+    """Leaves that one line makes anew each time, added up."""
+    lines: dict[tuple[str, int], tuple[int, Filled]] = {}
+    for tensor, filled in state.leaves.items():
+        site = made_at(tensor, world)
+        if filled.accumulates or not site.file or classify(tensor, world) != "G17":
+            continue
+        _, whole = lines.setdefault(site.key(), (tensor, Filled(first=filled.first, backward=filled.backward)))
+        for name in ("fills", "looked_at", "clears", "reads", "asked"):
+            setattr(whole, name, getattr(whole, name) + getattr(filled, name))
+    yield from (pair for pair in lines.values() if pair[1].accumulates)

@@ -9,6 +9,7 @@ from math import prod
 from gradledger.core.events import Cut, Term
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._counts import COUNTED, own_count
+from gradledger.ledger._doubled import twice_inside
 from gradledger.ledger._graph import Walk, leaves_below
 from gradledger.ledger._naming import ELEMENTWISE, LOSSES, REDUCTIONS
 from gradledger.ledger._operations import Op, Value, is_ref
@@ -191,6 +192,8 @@ def describe(
             )
         )
         terms += _constant_gradients(trace, value, part.factor, trained)
+    if all(term.times == 1 for term in terms):
+        terms += twice_inside(trace, ((p.token, p.factor) for p in parts if p.token is not None and not p.weights))
     return tuple(terms)
 
 

@@ -25,6 +25,7 @@ that the state was taken from, and the loaded module is called.
 - `copy.deepcopy(model.state_dict())`, or `{k: v.clone() ...}`: a copy indeed.
 - A state that is taken and given to another network at once.
 - Caches that are no state of the model (keys and values, masks, hidden states), constants that the constructor makes.
+- A scheduler of the program's own around another one: how it restores that is its own affair.
 - Starting a new schedule on purpose, from pretrained weights; `last_epoch=` given, or the scheduler driven forward.
 
 ## Fix
@@ -54,6 +55,11 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled)
 _KEPT = re.compile(r"(^|_)(best|kept|keep|saved?|snapshot|backup|old|prev\w*|initial|final)(_|$)", re.IGNORECASE)
 _CACHE = re.compile(r"cache|hidden|past|mask|(^|_)(kv|h|c|state)(_|\d|$)", re.IGNORECASE)
+_TORCH = frozenset(
+    {"LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ConstantLR", "LinearLR", "ExponentialLR", "SequentialLR",
+     "PolynomialLR", "CosineAnnealingLR", "ChainedScheduler", "ReduceLROnPlateau", "CyclicLR", "OneCycleLR", "SWALR",
+     "CosineAnnealingWarmRestarts"}
+)  # fmt: skip
 RARELY = 3  # restores; a program that loads its own memory again and again writes into it by that way
 KEPT = 64
 
@@ -193,6 +199,8 @@ def _schedules(state: Resumes, world: World) -> list[Finding]:
     for load, optimizer in _resumes.begun_anew(state, world):
         if "scheduler" not in load.held or not _resumes.means_to_resume(load, world):
             continue
+        if any(s.made.cls not in _TORCH for s in world.schedulers_of(optimizer.ident)):
+            continue  # a scheduler of the program's own may hold others, and restore them in its own way
         for scheduler in _resumes.schedulers_begun(state, load, optimizer, world):
             saved = next((s.site for s in reversed(state.saved) if "scheduler" in s.what), NOWHERE)
             last = scheduler.last_step.site if scheduler.last_step is not None else NOWHERE

@@ -12,7 +12,8 @@ looks like a badly chosen coefficient; tuning the other coefficients then hides 
 ## How it is found
 The loss of a watched reverse pass is unfolded over `+`, `-`, `sum`, stacked scalars and plain factors.  A term is
 reported when one and the same tensor, with graph, is met at least twice with the same sign and by way of plain numbers
-only.  The multiple is constant: a multiple that grows is missing clears (GL-G01).
+only; also when it stands, with one weight, in the sums under the means of two terms: `mean(a + b) + mean(b)`.  The
+multiple is constant: a multiple that grows is missing clears (GL-G01).
 
 ## Near misses
 - An explicit weight, `2 * loss`: one term with a factor.

@@ -10,7 +10,7 @@ avoid gradients on purpose (in-place edits, `.numpy()`) fail on it.
 
 ## How it is found
 A leaf that is no parameter goes into a module or straight into a loss and is filled by reverse passes time after
-time; the program neither reads nor clears its gradient.
+time; the program neither reads nor clears its gradient.  Leaves that one line makes anew for each batch count together.
 
 ## Near misses
 - The gradient is read: penalties, adversarial examples, saliency, input optimisation.
@@ -52,7 +52,8 @@ def finish(state: _growing.State, world: World) -> list[Finding]:
     for tensor, filled in _growing.accumulating(state, world, "G17"):
         info = world.tensor(tensor)
         leaf = info.leaf
-        site = info.site if info.site.file else filled.backward
+        site = _growing.made_at(tensor, world)
+        site = site if site.file else filled.backward
         into = [world.module_name(m) for m in leaf.fed_to] if leaf is not None else []
         where = f"goes into `{into[0]}`" if into else "is an operand of the loss"
         findings.append(
