@@ -12,14 +12,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._records import OptimizerInfo, SchedulerInfo
+from gradledger.audit._records import CopyLink, OptimizerInfo, SchedulerInfo
 from gradledger.audit._source import source_lines
 from gradledger.audit.world import World
-from gradledger.core.events import Event, FileTouched, SchedulerStep, StateLoaded, Step
+from gradledger.core.events import Copied, Event, FileTouched, SchedulerStep, StateLoaded, Step
 from gradledger.core.site import NOWHERE, Site
 
 LISTENS: tuple[type[Event], ...] = (FileTouched, StateLoaded, Step, SchedulerStep)
 KEPT = 64
+FEW_AVERAGES = 3  # updates of an average, at least
 _AROUND = 8  # lines above and below a load whose words count
 _RESUMES = re.compile(
     r"resum|restart|continu|interrupt|preempt|ckpt|checkpoint|start_?(epoch|step|iter)|last\.pt", re.IGNORECASE
@@ -49,6 +50,7 @@ class Resumes:
 
     loads: dict[int, Load] = field(default_factory=dict)  # by module: the latest
     restored: set[tuple[str, int]] = field(default_factory=set)
+    filled: set[int] = field(default_factory=set)  # modules whose state was loaded
     held: frozenset[str] = frozenset()
     read_at: Site = NOWHERE
     fresh: bool = False  # a file was read and no module filled since
@@ -71,6 +73,8 @@ def update(state: Resumes, event: Event, world: World) -> None:
                 for load in state.loads.values():  # a second file, of the same checkpoint
                     load.held |= frozenset(event.what) if load.event.iteration == event.iteration else frozenset()
     elif isinstance(event, StateLoaded):
+        if event.owner == "module":
+            state.filled.add(event.ident)
         if event.owner != "module":
             state.restored.add((event.owner, event.ident))
             if event.owner == "optimizer":
@@ -117,6 +121,32 @@ def put_into_another(state: Resumes, load: Load, optimizer: OptimizerInfo, world
         if at.iteration == load.event.iteration and (last is None or last.seq < at.seq):
             return other
     return None
+
+
+def averages_begun(state: Resumes, load: Load, world: World) -> Iterator[CopyLink]:
+    """Averages of the loaded module that go on from what they were made with before the load, for nothing was loaded or
+    copied into them as a whole; the run that is resumed had one, too, followed by the same line."""
+    near = {load.event.ident, *world.ancestors(load.event.ident), *world.descendants(load.event.ident)}
+    links = [(link, link.first) for link in world.all_copies() if isinstance(link.first, Copied)]
+    for link, first in links:
+        begun = first.seq > load.event.seq > world.module(first.target).made_seq
+        if not begun or not _averages(first) or link.count < FEW_AVERAGES or first.source not in near:
+            continue
+        tree = {first.target, *world.ancestors(first.target), *world.descendants(first.target)}
+        into = [one for other, one in links if one.target in tree and other.last.seq > load.event.seq]
+        if tree & (state.filled | near) or not all(_averages(one) for one in into):
+            continue
+        if any(
+            other.last.seq < load.event.seq
+            and one.site.key() == first.site.key()
+            and world.module(one.target).cls == world.module(first.target).cls
+            for other, one in links
+        ):
+            yield link
+
+
+def _averages(copied: Copied) -> bool:
+    return not copied.same and copied.tau is not None and copied.tau < 1
 
 
 def means_to_resume(load: Load, world: World) -> bool:

@@ -13,12 +13,15 @@ A module is filled from a file (of `torch.save`, safetensors, numpy or pickle), 
 its values at the first step are those that were read.  An optimizer that keeps state makes its first step over those
 parameters afterwards, and its state was never loaded, nor put there by hand.  It counts when the program means to go
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
-the optimizer is made just like the one before (or the file has its state).
+the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module counts
+when the run before had one, this one was made before the load, and nothing was loaded or copied into it since but its
+own small updates.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
 - Loading for evaluation only; plain SGD, which keeps nothing.
 - Moments that the program puts into `optimizer.state` itself.
+- An average that is made anew, or overwritten, after the load.
 - Going back to the best epoch within one run, with the optimizer that is there.
 
 ## Fix
@@ -30,7 +33,7 @@ from __future__ import annotations
 
 from gradledger.audit import _resumes
 from gradledger.audit._phrases import distinct
-from gradledger.audit._records import OptimizerInfo
+from gradledger.audit._records import CopyLink, OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -96,7 +99,27 @@ def finish(state: Resumes, world: World) -> list[Finding]:
                             scheduler.made.cls,
                         )
                     )
+    for load in state.loads.values():
+        if _resumes.means_to_resume(load, world):
+            found += [_average(load, link, world) for link in _resumes.averages_begun(state, load, world)]
     return found
+
+
+def _average(load: Load, link: CopyLink, world: World) -> Finding:
+    name, source = world.module_name(link.first.target), world.module_name(load.event.ident)
+    return Finding(
+        "C1",
+        "error",
+        load.event.site,
+        f"`{source}` goes on from a file, but `{name}`, its average (line {link.first.site.line}), begins from the "
+        "weights that it was made with before the load: the file's network is mixed into a fresh one.",
+        "save and load the average's state_dict() too, or make the average after the load",
+        related=distinct(load.event.site, (load.read_at, world.module(link.first.target).site, link.first.site)),
+        evidence={"file_holds": sorted(load.held), "updates_since": link.count},
+        confidence="likely",
+        subject=name,
+        iteration=load.event.iteration,
+    )
 
 
 def _replaced(load: Load, other: OptimizerInfo, optimizer: OptimizerInfo, world: World) -> Finding:
