@@ -13,9 +13,9 @@ A module is filled from a file (of `torch.save`, safetensors, numpy or pickle), 
 its values at the first step are those that were read.  An optimizer that keeps state makes its first step over those
 parameters afterwards, and its state was never loaded, nor put there by hand.  It counts when the program means to go
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
-the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module counts
-when the run before had one, this one was made before the load, and nothing was loaded or copied into it since but its
-own small updates.
+the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module
+counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
+but its own small updates.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
