@@ -38,12 +38,12 @@ def carried_through(file: str, line: int) -> Backwards | None:
 
 
 def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | None:
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and _back_in_time(n.iter)]
+    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and back_in_time(n.iter)]
     if len(loops) != 1:
         return None
     loop = loops[0]
     body = [n for part in loop.body for n in ast.walk(part)]
-    carried = next((n.lineno for n in body if isinstance(n, ast.Assign) and _discounts_itself(n)), None)
+    carried = next((n.lineno for n in body if isinstance(n, ast.Assign) and discounts_itself(n)), None)
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     given = {a.arg: a.lineno for a in arguments}
     given |= {n.id: n.lineno for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
@@ -64,7 +64,7 @@ def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | No
     return Backwards(loop.lineno, carried, flag, flags[flag])
 
 
-def _back_in_time(over: ast.expr) -> bool:
+def back_in_time(over: ast.expr) -> bool:
     """`reversed(...)`, `x[::-1]` or `range(n - 1, -1, -1)` somewhere in what a loop walks."""
     for node in ast.walk(over):
         if isinstance(node, ast.Call) and last_name(node.func) == "reversed":
@@ -77,7 +77,7 @@ def _back_in_time(over: ast.expr) -> bool:
     return False
 
 
-def _discounts_itself(node: ast.Assign) -> bool:
+def discounts_itself(node: ast.Assign) -> bool:
     """`run = delta + gamma * lam * run`"""
     if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
         return False
@@ -128,24 +128,24 @@ def _shifted(branch: ast.If | ast.IfExp) -> Shifted | None:
     then = branch.body if isinstance(branch.body, list) else [branch.body]
     other = branch.orelse if isinstance(branch.orelse, list) else [branch.orelse]
     for last, usual in ((then, other), (other, then)):
-        alone = [n for n in nodes_of(last) if isinstance(n, (ast.Name, ast.Attribute)) and _ends(n)]
-        if any(isinstance(n, ast.Subscript) and _ends(n) for n in nodes_of(last)) or not alone:
+        alone = [n for n in nodes_of(last) if isinstance(n, (ast.Name, ast.Attribute)) and ends(n)]
+        if any(isinstance(n, ast.Subscript) and ends(n) for n in nodes_of(last)) or not alone:
             continue
         indexed = [n for n in nodes_of(usual) if isinstance(n, ast.Subscript)]
-        flags = [n for n in indexed if _ends(n) and isinstance(n.slice, ast.Name) and n.slice.id in loops]
-        nexts = [n for n in indexed if not _ends(n) and _next_of(n.slice, loops)]
-        if flags and nexts and not any(_ends(n) and _next_of(n.slice, loops) for n in indexed):
+        flags = [n for n in indexed if ends(n) and isinstance(n.slice, ast.Name) and n.slice.id in loops]
+        nexts = [n for n in indexed if not ends(n) and next_of(n.slice, loops)]
+        if flags and nexts and not any(ends(n) and next_of(n.slice, loops) for n in indexed):
             return Shifted(flags[0].lineno, last_name(flags[0].value), last_name(alone[0]), alone[0].lineno)
     return None
 
 
-def _ends(node: ast.Name | ast.Attribute | ast.Subscript) -> bool:
+def ends(node: ast.Name | ast.Attribute | ast.Subscript) -> bool:
     """Whether a name, or what is indexed, is called a flag of the end: `next_done`, `dones[t]`."""
     name = last_name(node.value if isinstance(node, ast.Subscript) else node)
     return len(name) > 1 and bool(FLAG.match(name.removeprefix("next_").removeprefix("last_")))
 
 
-def _next_of(index: ast.expr, loops: set[str]) -> bool:
+def next_of(index: ast.expr, loops: set[str]) -> bool:
     """`t + 1`"""
     if not isinstance(index, ast.BinOp) or not isinstance(index.op, ast.Add):
         return False

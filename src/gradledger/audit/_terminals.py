@@ -18,7 +18,7 @@ FLAG = re.compile(
     r"(_?(b|batch|t))?$",
     re.IGNORECASE,
 )
-_OPPOSITE = re.compile(r"not_?(done|term|end)|non_?(term|done|end)|masks?$|alive|continues?$")
+OPPOSITE = re.compile(r"not_?(done|term|end)|non_?(term|done|end)|masks?$|alive|continues?$")
 _TURNING = frozenset({"logical_not", "bitwise_not", "rsub", "invert", "where", "masked_fill", "eq"})
 _CASTS = frozenset({"bool", "float", "int", "or", "torch", "np"})
 STORES = frozenset(
@@ -195,13 +195,13 @@ def inverted(file: str, line: int) -> bool:
     tree = parsed(file)
     if tree is None:
         return False
-    here = [_negated(node) for node in ast.walk(scope_of(tree, line))]
+    here = [negated(node) for node in ast.walk(scope_of(tree, line))]
     if "opposite" in here or "flag" in here:
         return "opposite" in here
-    return not any(_negated(node) for node in ast.walk(tree))
+    return not any(negated(node) for node in ast.walk(tree))
 
 
-def _negated(node: ast.AST) -> str:
+def negated(node: ast.AST) -> str:
     """Of `1 - d`, `not done`, `~ended`, `0.0 if end else 1.0`: "flag", or "opposite" for `1 - not_done`; else ""."""
     inside: list[ast.AST] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
@@ -218,7 +218,7 @@ def _negated(node: ast.AST) -> str:
     elif isinstance(node, ast.Call) and last_name(node.func) in _TURNING:
         inside = [node]
     names = [last_name(n) for n in nodes_of(inside) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript))]
-    if any(_OPPOSITE.match(name) for name in names):
+    if any(OPPOSITE.match(name) for name in names):
         return "opposite"
     subtracted = isinstance(node, ast.BinOp) and bool(names)  # `1 - x`, whatever x is called
     return "flag" if subtracted or any(FLAG.match(name) for name in names) else ""

@@ -6,42 +6,51 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gradledger.audit._clocks import gives_clock
 from gradledger.audit._code import last_name, parsed
 from gradledger.audit._iterators import own_nodes
-from gradledger.audit._terminals import STORES
+from gradledger.audit._terminals import FLAG, OPPOSITE, STORES
 
 _END = re.compile(r"term(inated|ination|inal|s|\b)?", re.IGNORECASE)
+_EITHER = frozenset({"logical_or", "bitwise_or", "maximum", "max"})
 _LIMIT = re.compile(r"trunc|time_?limit|timeout|time_?out", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """`done = terminated or truncated`, kept for learning: its line, the name of the result, where it is kept.
-    `alone`: the time limit itself is kept, and not what `env.step` says of the end."""
+    `alone`: the time limit itself is kept, and not what `env.step` says of the end; `proved`: the program's own `step`
+    makes the time limit of a count of steps that the agent does not see."""
 
     line: int
     name: str
     kept: int
     alone: bool = False
+    proved: bool = False
 
 
 def limits_as_ends(file: str) -> list[Limit]:
     """Lines that make one flag of end and time limit and keep it, in functions that use the two for nothing else."""
     tree = parsed(file)
     found: list[Limit] = []
-    for scope in _scopes(tree) if tree is not None else ():
-        pairs = list(_five(scope))
+    if tree is None:
+        return found
+    clock = gives_clock(tree)
+    for scope in _scopes(tree):
+        steps = list(_steps(scope))
+        pairs = [step[:3] for step in steps if step[3] == 5]
         found += [limit for line, end, cut in pairs if (limit := _cut_kept(scope, line, end, cut)) is not None]
-        known = {frozenset((end, cut)) for _, end, cut in pairs}
+        # the order of five values is gymnasium's; a `step` of the program's own may give anything
+        known = {frozenset((end, cut)) for _, end, cut, given in steps if clock or (given == 5 and clock is None)}
         joined = [(node, names) for node in own_nodes(scope) if (names := _joined(node, known)) is not None]
         if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
             continue
         for node, _ in joined:
             limit = _kept(scope, node)
             if limit is not None:
-                found.append(limit)
+                found.append(replace(limit, proved=bool(clock)))
     return found
 
 
@@ -52,16 +61,17 @@ def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
             yield node
 
 
-def _five(scope: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """Line and names of end and time limit where `obs, reward, end, cut, info = env.step(...)`."""
+def _steps(scope: ast.AST) -> Iterator[tuple[int, str, str, int]]:
+    """Line, names of end and time limit, and how many values are taken: `s, r, end, cut, info = env.step(...)`, with or
+    without `info`."""
     for node in own_nodes(scope):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         for target in node.targets:
-            if isinstance(target, ast.Tuple) and len(target.elts) == 5 and last_name(node.value.func) == "step":
+            if isinstance(target, ast.Tuple) and len(target.elts) in (4, 5) and last_name(node.value.func) == "step":
                 end, cut = target.elts[2], target.elts[3]
                 if isinstance(end, ast.Name) and isinstance(cut, ast.Name) and not cut.id.startswith("_"):
-                    yield node.lineno, end.id, cut.id
+                    yield node.lineno, end.id, cut.id, len(target.elts)
 
 
 def _cut_kept(scope: ast.AST, line: int, end: str, cut: str) -> Limit | None:
@@ -83,8 +93,9 @@ def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None
         sides = node.values
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         sides = [node.left, node.right]
-    elif isinstance(node, ast.Call) and last_name(node.func) == "logical_or" and len(node.args) == 2:
-        sides = node.args
+    elif isinstance(node, ast.Call) and last_name(node.func) in _EITHER:
+        owner = node.func.value if isinstance(node.func, ast.Attribute) and len(node.args) == 1 else None
+        sides = [*([owner] if owner is not None else []), *node.args]
     names = [last_name(side) for side in sides]
     if len(names) != 2 or not all(names):
         return None
@@ -119,3 +130,46 @@ def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
             if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
                 return Limit(line, name, node.lineno)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """A function that is given whether an episode ended (`name`) and writes on `line`, without a look, that it did."""
+
+    line: int
+    name: str
+    called: int
+
+
+def written_always(file: str) -> Always | None:
+    """`def close(self, terminated): self.done[self.n - 1] = 1.0`, which is not always called with a plain True."""
+    tree = parsed(file)
+    for function in ast.walk(tree) if tree is not None else ():
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        nodes = list(ast.walk(function))
+        read = {n.id for n in nodes if isinstance(n, ast.Name)}
+        flags = [n for n in names if n not in read and (FLAG.match(n) or _LIMIT.search(n)) and not OPPOSITE.match(n)]
+        writes = [n.lineno for n in nodes if isinstance(n, ast.Assign) and _writes_end(n)]
+        if not flags or len(writes) != 1:
+            continue
+        place = names.index(flags[0]) - (names[0] in ("self", "cls"))
+        for call in ast.walk(tree or function):
+            if isinstance(call, ast.Call) and last_name(call.func) == function.name:
+                given = [k.value for k in call.keywords if k.arg == flags[0]] or call.args[place : place + 1]
+                if given and not (isinstance(given[0], ast.Constant) and given[0].value):
+                    return Always(writes[0], flags[0], call.lineno)
+    return None
+
+
+def _writes_end(node: ast.Assign) -> bool:
+    """`self.done[i] = 1.0`, `rows[-1]["done"] = True`, `rows[-1].done = True`; what an object says of itself is no
+    memory."""
+    target = node.targets[0]
+    if not isinstance(node.value, ast.Constant) or node.value.value not in (1, True):
+        return False
+    if isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Subscript):
+        return False
+    name = last_name(target) or (last_name(target.value) if isinstance(target, ast.Subscript) else "")
+    return len(name) > 1 and bool(FLAG.match(name)) and not OPPOSITE.match(name)

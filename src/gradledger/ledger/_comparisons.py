@@ -18,10 +18,12 @@ from gradledger.ledger._provenance import (
     RANDOM,
     call_ref,
     content,
+    has_call,
     is_detached_alias,
     plain_numbers,
 )
 from gradledger.ledger._trace import Trace
+from gradledger.ledger._uneven import uneven
 
 _NEAR = frozenset(
     {"add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill", "clamp", "clamp_", "mean", "sum", "maximum"}
@@ -80,7 +82,7 @@ def _may_meet(trace: Trace, op: Op) -> bool:
         return False
     if op.name == "mul" and (left.graph == right.graph or len(left.shape) < 2):
         return False
-    return _has_call(trace, op.ins[0]) and _has_call(trace, op.ins[1])
+    return has_call(trace, op.ins[0]) and has_call(trace, op.ins[1])
 
 
 def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand:
@@ -106,6 +108,7 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
         masked=read.masked,
         mask_zeros=read.zeros,
         mask_across=read.across,
+        mask_uneven=read.uneven,
     )
 
 
@@ -141,23 +144,6 @@ def _calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple
     return tuple(calls.values()), tuple(names), cut
 
 
-def _has_call(trace: Trace, token: int) -> bool:
-    queue: deque[int] = deque([token])
-    seen = {token}
-    while queue and len(seen) < 400:
-        value = trace.values.get(queue.popleft())
-        if value is None:
-            continue
-        if value.call is not None:
-            return True
-        if value.op is not None:
-            for t in value.op.ins:
-                if t not in seen:
-                    seen.add(t)
-                    queue.append(t)
-    return False
-
-
 def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:
     """Operands that are themselves (scaled, masked, selected) module outputs; else those that depend on one in any way.
 
@@ -169,7 +155,7 @@ def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:
         graph = [t for t in near if trace.values[t].graph]
         scaled = [t for t in near if _is_scaled(trace, t)]
         near = graph if len(graph) == 1 else scaled if len(scaled) == 1 else near
-    return near or [t for t in sides if _has_call(trace, t)]
+    return near or [t for t in sides if has_call(trace, t)]
 
 
 def _is_near_call(trace: Trace, token: int) -> bool:
@@ -205,8 +191,10 @@ class _Affine:
     """A value read as (graph-free part) + number * mask * f(module output).
 
     `end`: token of f's end; `selection`: only selections lie on the way; `plus`: something was added; `discount`: the
-    number; `masked`: a mask was multiplied in; `zeros`: how many of its elements are zero, and how many there are;
-    `across`: where the mask was made by a running product over the rows of the batch.
+    number; `masked`: a mask was multiplied in; `zeros`: how many of its elements are zero, and how many there are (or
+    of a tensor that is filled in part, how many are left out);
+    `across`: where the mask was made by a running product over the rows of the batch; `uneven`: where it reaches only
+    some of the values of which the smallest is taken.
     """
 
     end: int | None = None
@@ -216,6 +204,7 @@ class _Affine:
     masked: bool = False
     zeros: tuple[int, int] | None = None
     across: Site | None = None
+    uneven: Site | None = None
 
     def scale(self, factor: float) -> None:
         self.discount = (1.0 if self.discount is None else self.discount) * factor
@@ -253,11 +242,14 @@ def _affine(trace: Trace, token: int) -> _Affine:
             or op.name in ("where", "masked_fill", "clamp", "neg", "mean", "sum")
         ):
             read.selection = read.selection and (op.name in SELECTIONS or op.name in CUTS)
-            with_call = [t for t in op.ins if _has_call(trace, t) and not _is_filler(trace, t)]
+            read.uneven = read.uneven or (None if read.masked else uneven(trace, op))
+            with_call = [t for t in op.ins if has_call(trace, t) and not _is_filler(trace, t)]
             if not with_call:
                 break
         else:
-            with_call = [t for t in op.ins if _has_call(trace, t)]
+            with_call = [t for t in op.ins if has_call(trace, t)]
+            if op.name == "setitem" and len(with_call) == 1:
+                read.zeros = _not_filled(trace, token, with_call[0])
             if not with_call or read.plus:
                 read.end = token if with_call else None
                 break
@@ -281,6 +273,14 @@ def _read_product(trace: Trace, op: Op, sides: list[int], with_call: list[int], 
         read.zeros = op.options.get(ZEROS, {}).get(side, read.zeros)
         below = trace.values.get(with_call[0])
         read.across = read.across or _product_across(trace, side, below.shape[0] if below and below.shape else 0)
+
+
+def _not_filled(trace: Trace, token: int, given: int) -> tuple[int, int] | None:
+    """Of `values[chosen] = net(rows)`: how many elements were not chosen, and how many there are."""
+    whole, part = trace.values.get(token), trace.values.get(given)
+    if whole is None or part is None or len(whole.shape) != 1 or len(part.shape) != 1:
+        return None
+    return whole.shape[0] - part.shape[0], whole.shape[0]
 
 
 def _product_across(trace: Trace, token: int, rows: int) -> Site | None:

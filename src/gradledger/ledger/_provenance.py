@@ -186,3 +186,21 @@ def leaf_behind(trace: Trace, token: int) -> int | None:
 def call_ref(call: Call, graph: bool) -> CallRef:
     """The event form of a call."""
     return CallRef(call.number, call.module, call.site, graph, call.grad_on, call.training)
+
+
+def has_call(trace: Trace, token: int) -> bool:
+    """Whether a value depends on a module call."""
+    queue: deque[int] = deque([token])
+    seen = {token}
+    while queue and len(seen) < 400:
+        value = trace.values.get(queue.popleft())
+        if value is None:
+            continue
+        if value.call is not None:
+            return True
+        if value.op is not None:
+            for t in value.op.ins:
+                if t not in seen:
+                    seen.add(t)
+                    queue.append(t)
+    return False

@@ -21,8 +21,15 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when it is a running product of flags over the rows of the batch, in place of the steps of time;
 - when a loop back through time reads `done[t]` beside `value[t + 1]`, although the flag of the last step is another
   variable: flags that were kept before the step belong to `t + 1`;
-- when a mask does, and the flag is `terminated or truncated`, kept in the memory, where neither of the two is used for
-  anything else; or the memory keeps the time limit alone.
+- when the loop reads `done[t]` beside `value[t + 1]`, and the rollout keeps the flag before it makes the step;
+- when it carries its sum with a discount of each step that is 0 at ends, and multiplies the next value by a plain one;
+- when the mask multiplies one of several values before the smallest of them is taken;
+- when only rows whose successor is None are masked, none ever was, and the program keeps None nowhere, nor the flag
+  that its step gives;
+- when a sum over several steps of one long stream asks for the flag of its last step only;
+- when a function is given whether the episode ended, and writes into the memory that it did without a look;
+- when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
+  in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone.
 
 ## Near misses
 - Continuing tasks: no flag at all, or environments known never to end.
@@ -30,6 +37,9 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - Truncated episodes whose last value is added by hand.
 - Tasks whose episodes are a step or two long, where the code negates the flag.
 - Flags kept after the step, read at `t` for all steps alike.
+- A minimum of values that are all masked, or that is masked as a whole.
+- Sums over windows of single episodes, or whose starts are chosen by the flags.
+- An environment of the program's own whose fourth value is another kind of end, or a count that the agent sees.
 
 ## Fix
 `y = r + gamma * (1 - terminated) * value(next_state)`, with `terminated` (not `done`) in the memory.
@@ -40,7 +50,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _back_in_time, _terminals, _time_limits
+from gradledger.audit import _back_in_time, _n_steps, _none_kept, _rollouts, _terminals, _time_limits
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
@@ -83,6 +93,8 @@ def update(state: State, event: Event, world: World) -> None:
     for operand in (event.left, event.right):
         if operand.bootstrap and operand.site.file and len(state.targets) < KEPT:
             state.targets.setdefault(operand.site.key(), (event, operand))
+            if operand.mask_uneven is not None:
+                state.targets[operand.site.key()] = event, operand
             zero, of = state.zeros.get(operand.site.key(), (0, 0))
             more = operand.mask_zeros or (0, 0)
             state.zeros[operand.site.key()] = zero + more[0], of + more[1]
@@ -93,13 +105,60 @@ def update(state: State, event: Event, world: World) -> None:
 def finish(state: State, world: World) -> list[Finding]:
     found: list[Finding] = []
     for key, (event, operand) in state.targets.items():
-        finding = _masked(event, operand, *state.zeros[key]) if operand.masked else _unmasked(event, operand)
+        if operand.mask_uneven is not None:
+            finding: Finding | None = _uneven(event, operand, operand.mask_uneven)
+        else:
+            finding = (_masked if operand.masked else _unmasked)(event, operand, *state.zeros[key])
         if finding is not None:
             found.append(finding)
     if not found:
-        carried = (_carried(*one) or _shifted(*one) or _limit(*one, alone=True) for one in state.fixed.values())
-        found += [finding for finding in carried if finding is not None][:1]
+        carried = (_carried(*one) or _limit(*one, carried=True) for one in state.fixed.values())
+        loops = (_loop(*one) for one in (*state.targets.values(), *state.fixed.values()))
+        found += [finding for finding in (*carried, *loops) if finding is not None][:1]
     return found
+
+
+def _found(event: Comparison, operand: Operand, line: int, lines: tuple[int, ...], message: str, fix: str) -> Finding:
+    """A finding on a line of the target's file; `lines`: others that belong to it."""
+    at = Site(operand.site.file, line, "")
+    others = (Site(operand.site.file, other, "") for other in lines)
+    return Finding(
+        "R1",
+        "error",
+        at,
+        message,
+        fix,
+        related=distinct(at, (*others, operand.site, event.site)),
+        evidence={"masked": operand.masked},
+        confidence="likely",
+        iteration=event.iteration,
+    )
+
+
+def _loop(event: Comparison, operand: Operand) -> Finding | None:
+    """Faults of a loop that runs back through time, near a target."""
+    file, line = operand.site.file, operand.site.line
+    finding = _shifted(event, operand)
+    if finding is not None:
+        return finding
+    early = _rollouts.kept_before(file, line)
+    if early is not None:
+        message = (
+            f"the value of step t + 1 is masked by `{early.flag}` of step t, but the rollout keeps the flag (line "
+            f"{early.kept}) before it makes the step (line {early.step}): it belongs to the step before, and ends are "
+            "taken one step off."
+        )
+        fix = f"read `{early.flag}` at the same index as the next value; after the last step, the step's own flag"
+        return _found(event, operand, early.line, (early.kept, early.step), message, fix)
+    left = _rollouts.plain_discount(file, line)
+    if left is not None:
+        message = (
+            f"the next value is multiplied by `{left.plain}` at every step, also after the end of an episode: "
+            f"`{left.each}`, 0 at ends (line {left.made}), is used only where the sum is carried (line {left.carried})."
+        )
+        fix = f"use `{left.each}` in place of `{left.plain}`"
+        return _found(event, operand, left.line, (left.carried, left.made), message, fix)
+    return None
 
 
 def _carried(event: Comparison, operand: Operand) -> Finding | None:
@@ -145,13 +204,13 @@ def _shifted(event: Comparison, operand: Operand) -> Finding | None:
     )
 
 
-def _unmasked(event: Comparison, operand: Operand) -> Finding | None:
+def _unmasked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding | None:
     site = operand.site
     if operand.discount is None or not 0 < operand.discount < 1 or _ENDLESS.search("\n".join(source_lines(site.file))):
         return None
     flag = _terminals.unused_flag(site.file, site.line)
     if flag is None:
-        return None
+        return _none_kept_of(event, operand) if of >= MANY and zeros == 0 else None
     name, line = flag
     return Finding(
         "R1",
@@ -174,7 +233,55 @@ def _masked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding
         return _inverted(event, operand, zeros, of)
     if of >= MANY and zeros == 0:
         return _never_zero(event, operand, of)
+    if zeros:
+        finding = _window(event, operand) or _always(event, operand)
+        if finding is not None:
+            return finding
     return _limit(event, operand)
+
+
+def _uneven(event: Comparison, operand: Operand, at: Site) -> Finding:
+    message = (
+        "the mask of terminal states multiplies some of the values of which the smallest is taken here, and not all: "
+        "at an end, an unmasked value that is below 0 is taken, and bootstraps."
+    )
+    return _found(event, operand, at.line, (), message, "multiply the minimum by the mask")
+
+
+def _none_kept_of(event: Comparison, operand: Operand) -> Finding | None:
+    kept = _none_kept.never_none(operand.site.file, operand.site.line)
+    if kept is None:
+        return None
+    message = (
+        f"successors that are None are left out (line {kept.line}), and the memory keeps an observation for each step, "
+        f"also after a terminal one: `{kept.flag}` (line {kept.step}) does not come to it, and the value of the next "
+        "state is added for every transition."
+    )
+    fix = f"keep None in place of the next state where `{kept.flag}`, or keep the flag itself"
+    return _found(event, operand, kept.kept, (kept.line, kept.step), message, fix)
+
+
+def _window(event: Comparison, operand: Operand) -> Finding | None:
+    window = _n_steps.past_ends(operand.site.file)
+    if window is None:
+        return None
+    message = (
+        f"this sum over several steps asks for no end on its way: `{window.flag}` is read for the last step only (line "
+        f"{window.flag_line}).  A window with an end inside takes rewards of the next episode, and bootstraps from it."
+    )
+    fix = f"stop the sum at the first step with `{window.flag}`"
+    return _found(event, operand, window.line, (window.flag_line,), message, fix)
+
+
+def _always(event: Comparison, operand: Operand) -> Finding | None:
+    always = _time_limits.written_always(operand.site.file)
+    if always is None:
+        return None
+    message = (
+        f"the memory is told here that the episode ended, whatever `{always.name}` says: it is given (line "
+        f"{always.called}) and never read, and an interrupted episode is taken for a finished one."
+    )
+    return _found(event, operand, always.line, (always.called,), message, f"write `{always.name}`")
 
 
 def _across(event: Comparison, operand: Operand, at: Site) -> Finding:
@@ -228,10 +335,11 @@ def _never_zero(event: Comparison, operand: Operand, of: int) -> Finding | None:
     )
 
 
-def _limit(event: Comparison, operand: Operand, alone: bool = False) -> Finding | None:
+def _limit(event: Comparison, operand: Operand, carried: bool = False) -> Finding | None:
+    """`carried`: the target itself shows no mask; a loop that runs back through time may have used the flag."""
     site = operand.site
     for limit in _time_limits.limits_as_ends(site.file):
-        if alone and not limit.alone:
+        if carried and not limit.alone and not (limit.proved and _rollouts.reads(site.file, limit.kept, limit.name)):
             continue
         at = Site(site.file, limit.line, "")
         what = (

@@ -127,7 +127,8 @@ class Operand:
     and here; `bootstrap`: value = (something without graph) + number * call output (possibly masked): the form of a TD
     target; `discount`: that number; `masked`: the output is multiplied by a value that depends on no module;
     `mask_zeros`: how many elements of that value are zero, and how many it has; `mask_across`: where it was made by a
-    running product over the rows of the batch.
+    running product over the rows of the batch; `mask_uneven`: where the smallest of several values is taken, of which
+    only some are masked.
     `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the way.
     """
 
@@ -145,6 +146,7 @@ class Operand:
     masked: bool = False
     mask_zeros: tuple[int, int] | None = None
     mask_across: Site | None = None
+    mask_uneven: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)
