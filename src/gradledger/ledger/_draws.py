@@ -8,11 +8,13 @@ no frame in a traceback, since no code of the program runs inside it.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import random
 import sys
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 DEPTH = 3
@@ -100,7 +102,19 @@ def _state(value: Any) -> str | None:
         return _digest(_plain(value.bit_generator.state))
     if numpy is not None and isinstance(value, numpy.random.RandomState):
         return _digest(_plain(value.get_state()))
-    return None
+    return _state_in(value) if isinstance(value, GeneratorType) else None
+
+
+def _state_in(stream: GeneratorType[Any, Any, Any]) -> str | None:
+    """Of a function that yields: the states of the generators among its variables."""
+    frame = stream.gi_frame
+    if frame is None or inspect.getgeneratorstate(stream) == inspect.GEN_RUNNING:
+        return None
+    if inspect.getgeneratorstate(stream) == inspect.GEN_CREATED:
+        return "not begun"
+    values = [value for _, value in sorted(frame.f_locals.items()) if not isinstance(value, GeneratorType)]
+    found = [state for value in values if (state := _state(value)) is not None]
+    return _digest(found) if found else None
 
 
 def _plain(value: Any) -> Any:

@@ -15,10 +15,14 @@ they draw for their first batch, and in which state these were: it is reported w
 however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).  Of an
 iterable data set the first batches of all workers are compared: it is reported when they are the same.
 
+A `worker_init_fn` that takes fresh entropy or the time (`default_rng()`, `np.random.seed()`) in a program that seeds
+torch is a warning: the workers draw from it, and no seed of the run says what.
+
 ## Near misses
 - No worker processes; a `worker_init_fn` that seeds by worker; a data set that asks `get_worker_info()`.
 - Generators used only to build the data; generators made for an item from its index.
 - torch's and numpy's global generators, which the loader seeds for each worker.
+- Fresh entropy in a program that seeds nothing.
 
 ## Fix
 `worker_init_fn=seed_worker`, which gives `get_worker_info().dataset` a generator seeded with `get_worker_info().seed`.
@@ -29,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
+from gradledger.audit._workers import generator_lines, init_fn_lines, seeded_at, unseeded
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, WorkerDraws, WorkerGenerator, WorkersAlike
@@ -75,6 +80,7 @@ def finish(state: State, world: World) -> list[Finding]:
             continue
         site = loader.made.site if loader is not None else event.site
         whose = f"each of the {event.workers} worker processes" if event.workers > 1 else "the worker process"
+        lines = generator_lines(event.reader.file, event.name, event.reader.line)
         often = f", the same in each of {passes} passes" if again else ""
         found.append(
             Finding(
@@ -84,7 +90,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"`{event.name}` ({event.kind}) of the data set is copied into {whose}{often}: the random numbers "
                 "that it draws for different items are identical.",
                 "DataLoader(..., worker_init_fn=seed_worker), which seeds the generator with get_worker_info().seed",
-                related=distinct(site, (event.reader, event.site)),
+                related=distinct(site, (*(lines or [event.reader]), event.site)),
                 evidence={"generator": event.name, "kind": event.kind, "workers": event.workers, "passes": passes},
                 subject=event.name,
                 iteration=event.iteration,
@@ -93,6 +99,7 @@ def finish(state: State, world: World) -> list[Finding]:
     told = {event.loader for event in state.seen if found}
     drawn = [finding for finding in _drawn(state, world) if finding.evidence["loader"] not in told]
     told |= {number for number, *_ in state.draws} if drawn else set()
+    drawn += [finding for number in {n for n, *_ in state.draws} - told for finding in _unowned(number, state, world)]
     return [*found, *drawn, *(_of_streams(event, world) for event in state.alike if event.loader not in told)]
 
 
@@ -124,6 +131,7 @@ def _drawn(state: State, world: World) -> list[Finding]:
         event = events[0]
         loader = world.loaders.get(number)
         site = loader.made.site if loader is not None else event.site
+        lines = [*init_fn_lines(site), *(generator_lines(site.file, name) if name.startswith("self.") else ())]
         found[number, name] = Finding(
             "D3",
             "error",
@@ -131,12 +139,45 @@ def _drawn(state: State, world: World) -> list[Finding]:
             f"workers {', '.join(map(str, workers[:8]))} of {event.workers} drew from `{name}` in the very same state "
             "for their first batch: the random numbers of their items are identical.",
             "seed by worker: np.random.seed(torch.initial_seed() % 2**32) in the worker_init_fn, or no seed at all",
-            related=distinct(site, (event.site,)),
+            related=distinct(site, (*lines, event.site)),
             evidence={"generator": name, "workers": event.workers, "in_one_state": len(workers), "loader": number},
             subject=name,
             iteration=event.iteration,
         )
     return list(found.values())
+
+
+def _unowned(number: int, state: State, world: World) -> list[Finding]:
+    """Workers that draw from what their init function gave fresh entropy, in a program that seeds torch."""
+    loader = world.loaders.get(number)
+    made = loader.made.site if loader is not None else None
+    fresh = unseeded(made) if made is not None else None
+    seeded = seeded_at(made) if made is not None and fresh is not None else None
+    if made is None or fresh is None or seeded is None:
+        return []
+    site, name = fresh
+    drawn = [events for (of, _, drawn, _), events in state.draws.items() if of == number and _is_named(drawn, name)]
+    if not drawn:
+        return []
+    return [
+        Finding(
+            "D3",
+            "warning",
+            site,
+            f"the workers draw from `{name}`, which starts from fresh entropy in each of them, while line "
+            f"{seeded.line} seeds the program: what they draw belongs to no seed, and no run can be repeated.",
+            "seed by worker: default_rng(get_worker_info().seed), or torch.initial_seed() % 2**32",
+            related=distinct(site, (*init_fn_lines(made), made, seeded)),
+            evidence={"generator": name, "workers": drawn[0][0].workers, "loader": number},
+            subject=name,
+            iteration=drawn[0][0].iteration,
+        )
+    ]
+
+
+def _is_named(drawn: str, name: str) -> bool:
+    """Whether `self.transform.rng` is the attribute `rng`."""
+    return drawn == name or (drawn.startswith("self.") and drawn.rpartition(".")[2] == name)
 
 
 def not_checked(state: State, world: World) -> str | None:
