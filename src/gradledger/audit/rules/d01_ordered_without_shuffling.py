@@ -13,12 +13,15 @@ In the first passes over a loader that does not shuffle, the variance of each co
 lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
 from half of it on, when reverse passes ran after the batches.  The same of batches that are cut from one table, piece
 after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.  An
-`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler of
-the program's own, or a list of numbers in its place, counts when its numbers come nearly as the rows are stored.
+`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler or
+batch sampler of the program's own, or a list of numbers in its place, counts when its numbers come nearly as the rows
+are stored, and when a second pass goes through the same order.  Of whole numbers (tokens, lengths, times) only the
+classes that a loss takes for its target count.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.
 - Data stored in random order, read without shuffling.
+- Batches of rows of like length that come in random order, or whose classes do not go with the length.
 - Sequences that carry the state of a recurrent network from batch to batch.
 
 ## Fix
@@ -49,7 +52,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (BatchesCompared,)
 KEPT = 500
 SHARE = 0.5  # of the variance lies between batches
-INPUTS = 0.25  # of that of some column of floating point: a sorted number of an item alone says nothing
+INPUTS = 0.25  # of that of some column of floating point or class: a sorted number of an item alone says nothing
 BATCHES = 4
 ROWS = 8
 _STATEFUL = ("RNN", "LSTM", "GRU")

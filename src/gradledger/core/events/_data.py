@@ -38,8 +38,9 @@ class BatchesCompared(Event):
     """One of the first passes over a loader that does not shuffle, column by column of what it gave; or over a table
     that is cut into batches in order (`loader` 0).  `batches`, `rows` (of the first batch); `trained`: batches after
     which a reverse pass ran; `between`: the largest share of a column's variance that lies between batches (about
-    1 / rows when the order says nothing); `between_inputs`: the same among columns of floating point; `item`: which
-    tensor of a batch has the largest; `order_site`: the `__iter__` of the program's data set that gave the order."""
+    1 / rows when the order says nothing); `between_inputs`: the same among columns of floating point and classes that a
+    loss took for its target; `item`: which tensor of a batch has the largest; `order_site`: the `__iter__` of the
+    program's data set that gave the order."""
 
     KIND: ClassVar[str] = "batches_compared"
     loader: int
@@ -154,8 +155,9 @@ class PaddingCounted(Event):
 
     `rows`, `steps`: of the batch; `padded`: share of its positions that are padding; `pulled`: the share of the
     gradient that they receive (None: each counts as any other); `value`: what they are filled with, when that is one
-    number; `told_by`: what says where the padding is: "input", "mask", "lengths" or "pad_sequence"; `found` of `looked`
-    comparisons at this line have counted padding so far."""
+    number; `told_by`: what says where the padding is: "input", "mask", "lengths" or "pad_sequence"; or "one more": just
+    the first padded position of each row counts, by a mask made at `mask_site`; `found` of `looked` comparisons at this
+    line have counted padding so far."""
 
     KIND: ClassVar[str] = "padding_counted"
     op: str
@@ -167,6 +169,7 @@ class PaddingCounted(Event):
     told_by: str
     found: int = 1
     looked: int = 1
+    mask_site: Site = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

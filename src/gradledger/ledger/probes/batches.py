@@ -2,7 +2,8 @@
 
 Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.  A data set that
 is iterated (an `IterableDataset`) keeps its order to itself, and a sampler of the program's own may sort: they count
-when a later pass goes through the same means.
+when a later pass goes through the same means.  Of numbers without a fraction only the classes that a loss takes for its
+target say anything: an item's number, time or length may well be sorted.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gradledger.core.events import BatchesCompared
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._counts import CLASS_LOSSES
+from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
-from gradledger.ledger.probes.loaders import has_own_order, is_shuffled, sampler_of
+from gradledger.ledger.probes.loaders import is_shuffled, own_order_of
 
 PASSES = 3  # from one line
 BATCHES = 200  # of one pass
@@ -32,6 +35,7 @@ ELEMENTS = 1_000_000
 LEAST_ROWS = 4
 NUMBERS = 20_000  # of rows, of one pass
 STORED = 0.98  # correlation of the numbers of the rows with their place in the pass: nearly as they are stored
+ORDERED = 0.5  # of the variance lies between batches
 ALIKE = 0.98  # correlation of the batch means of two passes in one order
 
 
@@ -83,6 +87,8 @@ class _Pass:
     iterated: Site | None = None  # the order is that of a data set which is iterated
     numbers: list[int] | None = None  # of the rows, as a sampler of the program's own gives them
     order: Site = NOWHERE
+    whole: dict[int, int] = field(default_factory=dict)  # of the latest batch: memory of whole numbers, which item
+    targets: set[int] = field(default_factory=set)  # items that a loss took for classes
 
 
 def _order_of(loader: DataLoader[Any]) -> Site | None:
@@ -125,7 +131,10 @@ def columns(tensor: torch.Tensor) -> Any:
 
 
 def _look(seen: _Pass, batch: Any) -> None:
+    seen.whole.clear()
     for index, tensor in enumerate(_tensors(batch)[:ITEMS]):
+        if tensor.dim() == 1 and not tensor.is_floating_point():
+            seen.whole[tensor.data_ptr()] = index
         found = columns(tensor)
         if found is None:
             continue
@@ -144,7 +153,7 @@ def install(session: Session) -> Undo:
     def begins(before: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
         iterated = _order_of(loader)
-        own = iterated is None and has_own_order(loader)
+        own = iterated is None and own_order_of(loader) is not None
         if not isinstance(iterator, _BaseDataLoaderIter) or (iterated is None and not own and is_shuffled(loader)):
             return
         site = _site.here(1)
@@ -155,7 +164,7 @@ def install(session: Session) -> Undo:
             recorder.objects.number(loader), site, iterated=iterated, order=iterated or NOWHERE
         )
         if own:
-            passes[iterator].numbers, passes[iterator].order = [], _iter_of(sampler_of(loader))
+            passes[iterator].numbers, passes[iterator].order = [], _iter_of(own_order_of(loader))
 
     def ends(seen: _Pass) -> None:
         items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}
@@ -163,9 +172,10 @@ def install(session: Session) -> Undo:
             return
         item = max(items, key=lambda i: items[i])
         if seen.iterated is not None or (seen.numbers is not None and not _as_stored(seen.numbers)):
-            before, latest[seen.site.key()] = latest.get(seen.site.key()), seen.items
-            if before is None or item not in before or not seen.items[item].in_order_of(before[item]):
+            before, latest[seen.site.key()] = latest.get(seen.site.key(), {}), seen.items
+            if not any(seen.items[i].in_order_of(before[i]) for i in items if i in before and items[i] >= ORDERED):
                 return
+        telling = (share for i, share in items.items() if seen.items[i].floating or i in seen.targets)
         recorder.emit(
             BatchesCompared,
             seen.site,
@@ -174,7 +184,7 @@ def install(session: Session) -> Undo:
             rows=seen.items[item].rows[0],
             trained=seen.trained,
             between=items[item],
-            between_inputs=max((share for i, share in items.items() if seen.items[i].floating), default=0.0),
+            between_inputs=max(telling, default=0.0),
             item=item,
             order_site=seen.order,
         )
@@ -204,7 +214,15 @@ def install(session: Session) -> Undo:
     def skip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return not passes or args[0] not in passes
 
+    def made(op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
+        if passes and op.name in CLASS_LOSSES and len(args) > 1 and isinstance(args[1], torch.Tensor):
+            for seen in passes.values():
+                if (index := seen.whole.get(args[1].data_ptr())) is not None:
+                    seen.targets.add(index)
+
+    session.trace.listeners.made.append(made)
     return together(
+        lambda: session.trace.listeners.made.remove(made),
         observe(recorder, DataLoader, "__iter__", after=begins),
         observe(recorder, _BaseDataLoaderIter, "__next__", after=came, raised=stopped, skip=skip),
         observe(recorder, _BaseDataLoaderIter, "_next_index", after=drawn, skip=skip),

@@ -61,11 +61,15 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     return not isinstance(sampler, SequentialSampler)
 
 
-def has_own_order(loader: DataLoader[Any]) -> bool:
-    """Whether the order comes from a sampler of the program's own, or from a list of numbers: it may be any."""
+def own_order_of(loader: DataLoader[Any]) -> Any:
+    """A sampler or batch sampler of the program's own, or a list of numbers in its place, whose order may be any; None
+    where torch gives the order."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
     sampler = sampler_of(loader)
-    known = (*_KNOWN, DistributedSampler)
-    return sampler is not None and not isinstance(loader.dataset, IterableDataset) and not isinstance(sampler, known)
+    if sampler is None:
+        sampler = loader.batch_sampler
+    return None if isinstance(sampler, (*_KNOWN, DistributedSampler)) else sampler
 
 
 def install(session: Session) -> Undo:
