@@ -33,6 +33,11 @@ class Lengths:
         """Of the positions that are padding."""
         return 1.0 - sum(self.rows) / (len(self.rows) * self.steps)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[B, T]"""
+        return len(self.rows), self.steps
+
     def mask(self) -> Any:
         """True at padding.  [B, T]"""
         at = np.arange(self.steps)[None]

@@ -12,11 +12,15 @@ the gradient of the real steps shrinks with the longest sequence of the batch.
 Where a batch is padded is read from its values: rows that end (or begin) in one value that stands nowhere else, at
 the same places in input and target; a mask or a vector of lengths that says the same; `pad_sequence`.  It is reported
 when those positions of the target get a gradient in the program's own reverse passes, which sees every way of masking
-alike.
+alike.  Of rows whose input and target end together it is reported, too, when just the first padded position of each
+gets one, by a mask that is longer by one (`<=` for `<`).  And a CTC loss, when it is told the padded width as the
+length of every row.
 
 ## Near misses
 - Masks (by product, indexing, `where`), `ignore_index`, packed sequences, weights that are zero at the padding.
 - Zeros that stand among the content, too: images, sparse rewards, one-hot rows.
+- One step more than the input is long: the end that is to be predicted, the state after the last action.
+- Alignments over frames that are as long in all rows, or made blank by hand.
 - Targets that are the input itself (autoencoders), unless a mask or lengths are there.
 
 ## Fix
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._padded import lines_that_pad
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -90,6 +95,25 @@ _TOLD = {
 }
 
 
+_FIX = "(loss * mask).sum() / mask.sum(), or ignore_index=PAD for classes"
+_FIXES = {"one more": "torch.arange(steps) < lengths[:, None]", "ctc_loss": "input_lengths: the frames of each row"}
+
+
+def _message(event: PaddingCounted, more: str) -> str:
+    size = f"{event.padded:.0%} of the {event.rows} x {event.steps} positions"
+    if event.told_by == "one more":
+        return (
+            f"the mask is longer by one: the first padded position of each row, {size}, is compared by `{event.op}` "
+            "like a real one; input and target have ended there."
+        )
+    if event.op == "ctc_loss":
+        return f"`ctc_loss` is told that all rows are as long as the longest, and {size} are padding{more}."
+    return (
+        f"`{event.op}` compares padded positions like real ones: {size} are padding{more}; "
+        f"{_TOLD.get(event.told_by, event.told_by)}."
+    )
+
+
 def finish(state: State, world: World) -> list[Finding]:
     found = []
     for place, events in state.seen.items():
@@ -100,17 +124,17 @@ def finish(state: State, world: World) -> list[Finding]:
         pulled = [e.pulled for e in events if e.pulled is not None]
         share = f" and gets {pulled[0]:.0%} of the gradient" if pulled else ""
         filled = f" (filled with {number(event.value)})" if event.value is not None else ""
+        callers = (Site(f.file, f.line, f.function) for f in event.site.callers[:2])
+        site = event.mask_site if event.mask_site.file else event.site
+        masked = (Site(f.file, f.line, f.function) for f in event.mask_site.callers[:1])
         found.append(
             Finding(
                 "D4",
                 "error",
-                event.site,
-                f"`{event.op}` compares padded positions like real ones: {event.padded:.0%} of the {event.rows} x "
-                f"{event.steps} positions are padding{filled}{share}; {_TOLD.get(event.told_by, event.told_by)}.",
-                "(loss * mask).sum() / mask.sum(), or ignore_index=PAD for classes",
-                related=distinct(
-                    event.site, (*(Site(f.file, f.line, f.function) for f in event.site.callers[:2]), *averaged)
-                ),
+                site,
+                _message(event, filled + share),
+                _FIXES.get(event.told_by) or _FIXES.get(event.op) or _FIX,
+                related=distinct(site, (*masked, event.site, *callers, *averaged, *lines_that_pad(event))),
                 evidence={
                     "rows": event.rows,
                     "steps": event.steps,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,22 @@ from torch.nn.utils import rnn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradledger.core.events import PaddingAveraged, PaddingCounted
-from gradledger.core.site import Site
+from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._counts import CLASS_LOSSES, ignored_index
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._masked import Masked
 from gradledger.ledger._naming import LOSSES, VIEWS
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op, Value
-from gradledger.ledger._padding import Lengths, array_of, constant_beyond, lengths_of, lengths_of_mask, tensors_of_batch
+from gradledger.ledger._padding import (
+    LEAST_ROWS,
+    Lengths,
+    array_of,
+    constant_beyond,
+    lengths_of,
+    lengths_of_mask,
+    tensors_of_batch,
+)
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
 
@@ -64,6 +73,7 @@ class _Probe:
         self.entered: set[int] = set()  # graph-free tensors that a value with a graph was made from
         self.compared: Counter[tuple[str, int]] = Counter()  # comparisons looked at, by line
         self.found: Counter[tuple[str, int]] = Counter()  # of these, in which padding counted
+        self.pieces: dict[int, int] = {}  # views of graph-free tensors, and what they are views of
         self.witnesses: list[_Witness] = []
         self.counts: list[tuple[int, ...]] = []
         self.often = Often()
@@ -87,6 +97,7 @@ class _Probe:
         self.counts.clear()
         self.looked.clear()
         self.entered.clear()
+        self.pieces.clear()
         self.masked.clear()
         self._unhook()
 
@@ -131,6 +142,10 @@ class _Probe:
             # one log-probability a position, picked by its class: a cross entropy by hand
             if len(tensors) == 2 and tensors[1].dim() > 1 and tensors[1].shape[-1] == 1:
                 self._compared(op, tensors, outs[0])
+        elif op.name == "ctc_loss" and len(args) >= 4 and results[0].graph:
+            self._aligned(op, args, outs[0])
+        if op.name in VIEWS and op.ins and not results[0].graph:
+            self.pieces.update((result.token, op.ins[0]) for result in results)
         if results and results[0].graph and op.name not in LOSSES:
             self.entered.update(op.ins)
 
@@ -196,6 +211,26 @@ class _Probe:
                     return _Witness(later, "mask", same)
         return None
 
+    def _aligned(self, op: Op, args: Any, out: torch.Tensor) -> None:
+        """A loss over alignments is told how many frames of each row there are: all, though the rows are padded?"""
+        frames, node = len(args[0]), out.grad_fn
+        told = args[2].reshape(-1).tolist() if isinstance(args[2], torch.Tensor) else list(args[2])
+        if node is None or len(told) < LEAST_ROWS or set(told) != {frames} or len(self.hooks) > 16:
+            return
+        self.compared[op.site.key()] += 1
+        for witness in self.witnesses:
+            lengths = witness.lengths
+            known = witness.told_by == "pad_sequence" or lengths.rows in self.counts
+            if known and not lengths.left and len(lengths.rows) == len(told) and lengths.steps >= frames:
+                if not _are_blank(array_of(args[0]), lengths):
+                    self.hooks.append(node.register_prehook(partial(self._walked, op.name, op.site, witness)))
+                return
+
+    def _walked(self, name: str, site: Site, witness: _Witness, gradients: Any) -> None:
+        with self.recorder.guard("padding"):
+            if self.recorder.enabled:
+                self._tell(name, site, witness, witness.told_by)
+
     # ------------------------------------------------------------------ does it count?
 
     def _follow(
@@ -236,9 +271,39 @@ class _Probe:
         pulled: float | None = None
         if gradient.ndim:
             size = np.abs(gradient.astype(np.float64)).reshape((*pad.shape, -1)).sum(-1)
-            if not size[pad].size or (size[pad] > 0).mean() < 0.5:
+            if not size[pad].size:
+                return
+            if (size[pad] > 0).mean() < 0.5:
+                self._one_more(name, site, witness, size if size.shape == witness.lengths.shape else size.T)
                 return
             pulled = float(size[pad].sum() / size.sum())
+        self._tell(name, site, witness, witness.told_by, pulled)
+
+    def _one_more(self, name: str, site: Site, witness: _Witness, size: Any) -> None:
+        """Of the padding just the first position of each row counts, where input and target are padded alike."""
+        lengths = witness.lengths
+        longer = replace(lengths, rows=tuple(min(n + 1, lengths.steps) for n in lengths.rows))
+        first = lengths.mask() & ~longer.mask()
+        if lengths.left or size.shape != first.shape or (size[longer.mask()] > 0).any() or not (size[first] > 0).all():
+            return
+        inside = {self.pieces.get(token, token) for token in self.entered} | self.entered
+        alike = (w.lengths.rows == lengths.rows and w.same != witness.same for w in self.witnesses if w.token in inside)
+        masks = [w for w in self.witnesses if w.told_by == "mask" and w.lengths.rows == longer.rows]
+        if any(alike) and masks:
+            made = self.trace.values.get(masks[0].token)
+            where = made.op.site if made is not None and made.op is not None else NOWHERE
+            self._tell(name, site, witness, "one more", share=float(first.mean()), mask_site=where)
+
+    def _tell(
+        self,
+        name: str,
+        site: Site,
+        witness: _Witness,
+        told_by: str,
+        pulled: float | None = None,
+        share: float | None = None,
+        mask_site: Site = NOWHERE,
+    ) -> None:
         self.found[site.key()] += 1
         if self.often.worth_telling(("counted", site.key())):
             self.recorder.emit(
@@ -247,12 +312,13 @@ class _Probe:
                 op=name,
                 rows=len(witness.lengths.rows),
                 steps=witness.lengths.steps,
-                padded=round(witness.lengths.share, 4),
+                padded=round(witness.lengths.share if share is None else share, 4),
                 pulled=None if pulled is None else round(pulled, 4),
                 value=witness.lengths.value,
-                told_by=witness.told_by,
+                told_by=told_by,
                 found=self.found[site.key()],
                 looked=self.compared[site.key()],
+                mask_site=mask_site,
             )
 
     def root(self, root: torch.Tensor, site: Site) -> None:
@@ -294,6 +360,13 @@ def _one_number(values: Any, lengths: Lengths) -> bool:
     """Whether all that is content in [B, T] is one number."""
     pad = lengths.mask()
     return bool(values.size == pad.size and np.ptp(values.reshape(pad.shape)[~pad].astype(np.float64)) == 0)
+
+
+def _are_blank(log_probs: Any, lengths: Lengths) -> bool:
+    """Whether the program made one symbol certain in all padded frames: they add nothing to an alignment."""
+    if log_probs is None or log_probs.shape[:2] != (lengths.steps, len(lengths.rows)):
+        return False
+    return bool((log_probs.max(-1).T[lengths.mask()] > -1e-3).all())
 
 
 def _leaves_out(target: Any, lengths: Lengths, ignored: float) -> bool:
