@@ -11,13 +11,15 @@ or weight decay.  The target is no longer the delayed copy that the method rests
 ## How it is found
 A module whose output is the bootstrap or teacher side of a comparison with another network, that is a copy of this
 network or is written from it, never stands on the prediction side itself, and whose parameters an optimizer holds and
-steps.  Or a module that is written from a network at nearly every step and sits, unfrozen, in the optimizer of this
-network, although nothing has moved it so far (warning).
+steps.  Or one that a soft update draws towards this network: predictions of its own, too, do not make it a network that
+is meant to train.  Or a module that is written from a network at nearly every step and sits, unfrozen, in the optimizer
+of this network, although nothing has moved it so far (warning).
 
 ## Near misses
 - A frozen target in the optimizer: it cannot move.
 - Weight tying: one tensor under two names.
 - Double critics and Double Q-learning: both networks are trained on their own predictions.
+- A momentum branch that stays frozen when the rest is unfrozen and given to the optimizer.
 - Federated clients, lookahead and population training: networks that are overwritten *and* meant to train.
 
 ## Fix
@@ -32,7 +34,7 @@ from gradledger.audit._phrases import times
 from gradledger.audit._targets import Link, Meeting, Watch, filled_together, kin, links, made_at, related, sites, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Backward, Comparison, Event, Step
+from gradledger.core.events import Backward, Comparison, Event, GroupAdded, Step
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -41,20 +43,23 @@ RULE = Rule(
     "target networks",
     "The parameters of a target network, which copies are meant to move, are held by an optimizer.",
 )
-LISTENS: tuple[type[Event], ...] = (Backward, Comparison, Step)
+LISTENS: tuple[type[Event], ...] = (Backward, Comparison, GroupAdded, Step)
 
 
 IDLE = "momentum copy"
 FEW = 8  # steps
+KEPT = 4096  # tensors
 
 
 @dataclass(slots=True)
 class State:
-    """`used`: tensors that a step found with a filled gradient, or moved, and in how many steps."""
+    """`used`: tensors that a step found with a filled gradient, or moved, and in how many steps; `added`: those that
+    were given to an optimizer later, with the line."""
 
     watch: Watch = field(default_factory=Watch)
     used: dict[int, int] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
+    added: dict[int, Site] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -71,6 +76,9 @@ def update(state: State, event: Event, world: World) -> None:
                     state.used[tensor] = state.used.get(tensor, 0) + 1
             elif life.moved:
                 state.moved.update(life.tensors)
+    elif isinstance(event, GroupAdded):
+        if len(state.added) < KEPT:
+            state.added.update(dict.fromkeys(event.group.tensors, event.site))
     else:
         state.watch.take(event)
 
@@ -108,19 +116,30 @@ def _targets(watch: Watch, world: World) -> list[_Target]:
     known = links(world)
     found = []
     for met in watch.meetings.values():
-        if met.target == met.learner or met.symmetric or watch.judged.get(met.target):
+        if met.target == met.learner or met.symmetric:
             continue
-        if met.bootstrap:
-            between = kin(met.target, met.learner, world, known)
+        written = [k for k in related(met.target, met.learner, world, known) if k.repeated]
+        if watch.judged.get(met.target) or _both_predict(met, watch):
+            back = related(met.learner, met.target, world, known) if written else []
+            between = [] if any(k.repeated for k in back) else [k for k in written if met.bootstrap and _drawn(k)]
         else:
-            between = [k for k in related(met.target, met.learner, world, known) if k.repeated]
-        if between and not _both_predict(met, watch):
+            between = kin(met.target, met.learner, world, known) if met.bootstrap else written
+        if between:
             role = "bootstrap target" if met.bootstrap else "teacher"
             found.append(_Target(met.target, met.learner, between[-1], met.target_site, role))
     for link in known:
-        if link.repeated and not watch.judged.get(link.target) and any(True for _ in filled_together(link, watch)):
+        if not link.repeated or not any(True for _ in filled_together(link, watch)):
+            continue
+        sources, targets = {s for s, _ in link.pairs}, {t for _, t in link.pairs}
+        # (one comparison with data may hold the outputs of both: similarities of queries and keys)
+        if not watch.judged.get(link.target) or (_drawn(link) and not watch.alone(targets, sources)):
             found.append(_Target(link.target, link.source, link, NOWHERE, "copy in the same loss"))
     return found
+
+
+def _drawn(link: Link) -> bool:
+    """A soft update, again and again: the target is an average of the network."""
+    return link.tau is not None and 0.0 < link.tau < 1.0 and link.count >= FEW
 
 
 def _idle_targets(state: State, world: World, told: set[int]) -> list[_Target]:
@@ -163,14 +182,20 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
             "no gradient has reached them so far, so nothing moved yet; the first that does, or an optimizer that "
             "decays all it holds, moves the target."
         )
+    later = list(dict.fromkeys(state.added[t] for t in sorted(held) if t in state.added))
+    thawed = [world.tensor(t).unfrozen_site for t in sorted(held)]
+    site = later[0] if later and held <= state.added.keys() else optimizer.site
     return Finding(
         "T2",
         "error" if effective else "warning" if target.role == IDLE else "info",
-        optimizer.site,
+        site,
         f"{optimizer.short_cls} holds {times(len(held), 'parameter')} of `{name}`, which is the {target.role} for "
         f"`{source}`: {what}",
         f"give the optimizer only the parameters of `{source}`, not those of `{name}`",
-        related=sites(optimizer.site, (target.site, made_at(target.module, world), target.link.site)),
+        related=sites(
+            site,
+            (*later[:2], *thawed[:1], optimizer.site, target.site, made_at(target.module, world), target.link.site),
+        ),
         evidence={
             "target": name,
             "network": source,
