@@ -19,6 +19,7 @@ into a module from such parameters, again and again.
 
 ## Near misses
 - A new head or LoRA layers put in place before the optimizer is built, or before the average begins.
+- An average whose pairs of parameters are made anew after a head was replaced.
 - `teacher.fc.weight.data = new`, `copy_`, `lerp_`: the object stays.
 - A teacher that is deep-copied anew: a new module, no replaced tensor.
 - `functional_call(teacher, average, x)`: the average is lent to the teacher for one call.
@@ -49,7 +50,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (TensorRegistered, Copied, Backward, RunEnded, *_shadows.LISTENS)
 
-LOOKED_AT = 32  # copies of one line
+LOOKED_AT = 32  # copies of one line after one replacement
 _PLACES = 4096
 _ASSIGNED = re.compile(r"cannot assign '([\w.]+)' (?:object )?(?:as|to) parameter '(\w+)'")
 
@@ -69,11 +70,12 @@ class _Replaced:
 
 @dataclass(slots=True)
 class _Followed:
-    """Copies of one line between modules.  `looked`: at how many; `after`: in how many of these a source had been
-    replaced by a tensor that is trained; `stale`: such sources, with the line that replaced them; `names`: of what
-    stands in their place."""
+    """Copies of one line between modules.  `looked`: at how many since the latest of `changes` replacements; `after`:
+    in how many a source had been replaced by a tensor that is trained; `stale`: such sources, with the line that
+    replaced them; `names`: of what stands in their place."""
 
     first: Copied
+    changes: int = 0
     looked: int = 0
     after: int = 0
     stale: dict[int, Site] = field(default_factory=dict)
@@ -131,6 +133,9 @@ def _follow(state: State, event: Copied, world: World) -> None:
         if len(state.followed) >= _shadows.SITES:
             return
         one = state.followed[event.site.key()] = _Followed(event)
+    changes = len(state.orphans) + len(state.shadows.swapped)
+    if one.changes != changes:  # a head may be replaced after many updates
+        one.changes, one.looked = changes, 0
     if one.looked >= LOOKED_AT:
         return
     one.looked += 1
@@ -199,7 +204,7 @@ def _stale(state: State, world: World) -> Iterator[Finding]:
             f"{'come' if len(one.stale) > 1 else 'comes'} from old parameters, which nothing uses any more.",
             "make the copy after the last change of the model, or write values in place here",
             related=sites(sites_[0], (*sites_[1:4], one.first.site, made_at(one.first.target, world))),
-            evidence={"old": len(one.stale), "weight": one.first.tau, "updates_looked_at": one.looked},
+            evidence={"old": len(one.stale), "weight": one.first.tau, "updates_after": one.after},
             count=one.after,
             subject=next(iter(one.names)),
             iteration=one.first.iteration,
