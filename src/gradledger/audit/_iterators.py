@@ -158,6 +158,51 @@ def _walkable_once(node: ast.expr) -> bool:
     return name in _ONCE or (isinstance(node.func, ast.Attribute) and name in _WALKS)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Something that can be walked once, kept under a name for longer than one run of the loop that walks it."""
+
+    name: str
+    made: Site
+    loop: Site
+
+
+def kept(file: str, line: int) -> Kept | None:
+    """What the innermost loop around a line walks, when every run of the loop but the first finds it used up: it is
+    bound once, in another function (an attribute, an outer variable) or before a loop around this one."""
+    tree = parsed(file)
+    around = [
+        n for n in (ast.walk(tree) if tree is not None else ())
+        if isinstance(n, (ast.For, ast.While)) and n.lineno <= line <= (n.end_lineno or n.lineno)
+    ]  # fmt: skip
+    loop = max(around, key=lambda n: n.lineno, default=None)
+    if tree is None or not isinstance(loop, ast.For):
+        return None
+    over = loop.iter
+    while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm") and over.args:
+        over = over.args[0]
+    if not isinstance(over, (ast.Name, ast.Attribute)):
+        return None
+    name = last_name(over)
+    bound = [
+        n for n in ast.walk(tree)
+        if isinstance(n, (ast.Assign, ast.AnnAssign)) and n.value is not None
+        for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
+        if isinstance(t, type(over)) and last_name(t) == name
+    ]  # fmt: skip
+    if len(bound) != 1 or bound[0].value is None or not _walkable_once(bound[0].value):
+        return None
+    maker = bound[0]
+    there, here = enclosing_function(file, maker.lineno), enclosing_function(file, line)
+    again = [o for o in around if o is not loop and not _inside(maker, o)]
+    if there is here and not again:
+        return None
+    if isinstance(over, ast.Name) and there is not None and (here is None or not _inside(here, there)) and not again:
+        return None  # a variable of another function
+    function = getattr(here, "name", "<module>")
+    return Kept(name, Site(file, maker.lineno, getattr(there, "name", "<module>")), Site(file, loop.lineno, function))
+
+
 def _ran(world: World) -> set[tuple[str, int]]:
     """(file, line) of the user's program from which optimizers were built or stepped, callers included."""
     found: set[tuple[str, int]] = set()

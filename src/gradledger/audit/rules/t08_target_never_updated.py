@@ -2,8 +2,9 @@
 
 ## What it is
 A network is used as target and the program has code to update it, but no update arrives: the target is copied into
-itself, copied in the wrong direction, blended with weight 0, or the update's condition never comes true.  Or the
-average is a list of plain tensors, and the loop over it gives the new value to a name: `s = d * s + (1 - d) * p`.
+itself, copied in the wrong direction, blended with weight 0 or from a network that nobody trains, or the update's
+condition never comes true.  Or pairs of parameters that can be walked once are kept for all updates.  Or the average
+is a list of plain tensors, and the loop over it gives the new value to a name: `s = d * s + (1 - d) * p`.
 
 ## Why it matters
 Every target comes from the untrained first network.  The loss falls all the same; what is learned is wrong.
@@ -13,11 +14,14 @@ By the copies themselves (source and target are one module, nothing changed, the
 when no copy was seen in 50 steps and the target's values stand still, by an update of the target in the source that
 never ran or had no effect.  A copy of the trained network whose discounted output is the target in 200 steps, which
 stands still, and for which the source holds no update of any kind, is one that was forgotten.  A blend of a parameter
-and a plain tensor that nothing uses, that is gone, and that begins with the same value each time, was dropped.
+and a plain tensor that nothing uses, that is gone, and that begins with the same value each time, was dropped.  One
+update and no more, in a loop over what the source binds once to a zip or generator, was the last.  A blend that changes
+nothing, from a network of which a deep copy is trained, follows the wrong one.
 
 ## Near misses
 - Frozen references, random networks to be predicted, pretrained teachers and critics: no code tries to update them,
   and no discounted output of a copy of the trained network is the target.
+- One copy on purpose, late in a run, over a list or in a function that makes its iterator anew.
 - A target that is replaced by a new deep copy; an average whose new values are stored, or used once and dropped.
 - Long intervals that have not come round yet are reported only when the source holds an update and 50 steps have
   passed.
@@ -34,6 +38,7 @@ from gradledger.audit import _code, _shadows
 from gradledger.audit._phrases import times
 from gradledger.audit._targets import Meeting, Watch, links, made_at, sites, tree
 from gradledger.audit._vain import Effect, State, followed, never_ran, stands
+from gradledger.audit._vain_sources import untrained, used_up
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import (
@@ -96,6 +101,7 @@ def update(state: State, event: Event, world: World) -> None:
     elif isinstance(event, ValuesCompared):
         if event.changed:
             state.moved.add(event.module)
+            state.still.pop(event.module, None)
         else:
             state.still[event.module] = event.iteration - event.since
     elif isinstance(event, _shadows.LISTENS):
@@ -139,6 +145,8 @@ def finish(state: State, world: World) -> list[Finding]:
         *_without_effect(state, world),
         *_wrong_way(state, world),
         *never_ran(state, world),
+        *used_up(state, world),
+        *untrained(state, world),
     ):
         if not told & tree(module, world):
             told |= tree(module, world)

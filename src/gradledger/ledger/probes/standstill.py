@@ -5,6 +5,8 @@ here. Followed are modules that the program itself calls and whose parameters no
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from gradledger.core.events import ValuesCompared
@@ -17,6 +19,7 @@ MAX_PARAMETERS = 6  # of one module, spread evenly
 MAX_ELEMENTS = 24  # of one parameter, spread evenly
 ROUNDING = 1e-5  # relative change that counts as none
 TAKEN_IN_UNTIL = 20  # iterations in which modules are taken in
+MOVES = 3  # looks that may find a module changed before it is followed no more
 LOOKS = (12, 25, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 50_000, 100_000)
 
 _Print = tuple[tuple[float, ...], ...]
@@ -28,6 +31,7 @@ class _Probe:
         self.recorder = session.recorder
         self.prints: dict[int, tuple[int, _Print]] = {}
         self.done: set[int] = set()
+        self.moves: Counter[int] = Counter()
         self.looked_at = -1
 
     def step_done(self) -> None:
@@ -59,7 +63,12 @@ class _Probe:
                 continue
             changed = _differ(before, now)
             self.recorder.emit(ValuesCompared, NOWHERE, module=number, since=since, changed=changed)
-            if changed:
+            if not changed:
+                continue
+            self.moves[number] += 1
+            if self.moves[number] < MOVES:  # moved once or twice: from here on it may stand still
+                self.prints[number] = (self.looked_at, now)
+            else:
                 del self.prints[number]
                 self.done.add(number)
 
