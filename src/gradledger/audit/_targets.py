@@ -69,6 +69,7 @@ class Watch:
     meetings: dict[tuple[object, ...], Meeting] = field(default_factory=dict)
     fills: dict[tuple[int, ...], LeafSet] = field(default_factory=dict)
     terms: dict[frozenset[int], Backward] = field(default_factory=dict)  # tensors that one term of a loss reached
+    asked: dict[frozenset[int], Backward] = field(default_factory=dict)  # the same, of `autograd.grad`
     judged: dict[int, int] = field(
         default_factory=dict
     )  # module -> comparisons with data in which its output has a graph
@@ -79,7 +80,9 @@ class Watch:
             self._comparison(event)
         elif isinstance(event, Backward) and event.leaves:
             if event.method == "backward":
-                self._terms(event)
+                self._terms(event, self.terms)
+            elif not event.create_graph:
+                self._terms(event, self.asked)
             kept = self.fills.get(event.leaves)
             if kept is None:
                 if len(self.fills) >= _LEAF_SETS:
@@ -90,15 +93,17 @@ class Watch:
             if kept.detailed is None and event.detailed:
                 kept.detailed = event
 
-    def _terms(self, event: Backward) -> None:
+    def _terms(self, event: Backward, kept: dict[frozenset[int], Backward]) -> None:
         for leaves in [t.leaves for t in event.terms if t.leaves] or [event.leaves]:
             key = frozenset(leaves)
-            if key in self.terms or len(self.terms) < _LEAF_SETS:
-                self.terms[key] = event
+            if event.method != "backward":
+                key &= set(event.leaves)  # what was asked for
+            if key in kept or len(kept) < _LEAF_SETS:
+                kept[key] = event
 
     def alone(self, tensors: set[int], others: set[int]) -> bool:
         """Whether some term of a loss reached some of `tensors` and none of `others`: they have a loss of their own."""
-        return any(not key.isdisjoint(tensors) and key.isdisjoint(others) for key in self.terms)
+        return alone(self.terms, tensors, others)
 
     def _comparison(self, event: Comparison) -> None:
         left, right = event.left, event.right
@@ -148,6 +153,11 @@ class Watch:
             )
         met.count += 1
         met.last_iteration = event.iteration
+
+
+def alone(terms: Iterable[frozenset[int]], tensors: set[int], others: set[int]) -> bool:
+    """Whether one of `terms` holds some of `tensors` and none of `others`."""
+    return any(not key.isdisjoint(tensors) and key.isdisjoint(others) for key in terms)
 
 
 # ----------------------------------------------------------------------------------------------- relations of modules

@@ -10,12 +10,13 @@ The anchor is trained to follow what it should hold in place: the penalty shrink
 ## How it is found
 A deep copy and its original meet in a comparison (kl, mse, ...) with a gradient into both, both are stepped by an
 optimizer, and the copy receives gradient only from terms that also hold the original, while the original has a loss
-of its own.
+of its own.  A program without an optimizer asks `autograd.grad` for the gradients of both, again and again.
 
 ## Near misses
 - `ref.requires_grad_(False)`, or the reference's output under `no_grad`.
 - Double critics and ensembles: each member has a loss of its own.
 - A student made by deep copy from a frozen teacher.
+- Fast weights of a hand-written inner loop, which have a loss of their own.
 - Siamese networks trained by one symmetric loss.
 
 ## Fix
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from gradledger.audit import _code
 from gradledger.audit._phrases import times
-from gradledger.audit._targets import Link, Meeting, Watch, call_into, frozen, links, made_at, sites
+from gradledger.audit._targets import Link, Meeting, Watch, alone, call_into, frozen, links, made_at, sites
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Comparison, Event
@@ -40,6 +41,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
 
+_AGAIN = 8  # passes of `autograd.grad`
 # Statistics over the batch or all pairs: two networks that are aligned with each other, not one anchored to the other.
 _MIXING = frozenset({"matmul", "mm", "bmm", "einsum", "cdist", "cov", "var", "std"})
 
@@ -80,10 +82,12 @@ def _judge(link: Link, state: Watch, world: World) -> Finding | None:
     originals, copies = {s for s, _ in link.pairs}, {t for _, t in link.pairs}
     if not copies or frozen(link.target, world) or any(s == t for s, t in link.pairs):
         return None
-    both = [k for k in state.terms if k & originals and k & copies]
+    by_hand = not world.optimizers
+    terms = state.asked if by_hand else state.terms
+    both = [k for k in terms if k & originals and k & copies]
     if not both:
         return None
-    copy_alone, original_alone = state.alone(copies, originals), state.alone(originals, copies)
+    copy_alone, original_alone = alone(terms, copies, originals), alone(terms, originals, copies)
     if copy_alone == original_alone and not _named(link, world):
         return None
     if copy_alone and original_alone:
@@ -96,9 +100,18 @@ def _judge(link: Link, state: Watch, world: World) -> Finding | None:
     if met is None and not _named(link, world):
         return None
     held = [t for t in passive if world.trained(t)]
-    if not any(world.trained(t) for t in active):
+    if not any(world.trained(t) for t in active) and not (by_hand and _asked(passive, active, state) >= _AGAIN):
         return None
-    return _finding(link, reference, network, held, met, state.terms[both[0]], world)
+    return _finding(link, reference, network, held, met, terms[both[0]], world)
+
+
+def _asked(passive: set[int], active: set[int], watch: Watch) -> int:
+    """In how many passes the program asked for gradients of both: it uses them for an update of its own."""
+    return sum(
+        seen.count
+        for leaves, seen in watch.fills.items()
+        if seen.first.method != "backward" and not passive.isdisjoint(leaves) and not active.isdisjoint(leaves)
+    )
 
 
 def _named(link: Link, world: World) -> bool:
@@ -126,6 +139,10 @@ def _finding(
         site = holder.site
         what = f"{holder.short_cls} trains {times(len(held), 'parameter')} of it to follow what it should anchor."
         fix = f"{_variable(name)}.requires_grad_(False), and only the parameters of `{other}` in the optimizer"
+    elif backward.method != "backward":
+        site = link.site
+        what = f"line {backward.site.line} asks for its gradients, too, and the update trains it to follow."
+        fix = f"{_variable(name)}.requires_grad_(False) after the copy, and an update of what requires grad alone"
     else:
         site = link.site
         what = "no optimizer holds it, so its .grad only grows."
@@ -134,7 +151,7 @@ def _finding(
         site = made_at(reference, world)
     return Finding(
         "T6",
-        "error" if holder is not None else "info",
+        "error" if holder is not None or backward.method != "backward" else "info",
         site,
         f"`{name}` is a deep copy of `{other}` and takes gradients only from the loss that compares both"
         + (f" (line {met.site.line})" if met is not None else "")
