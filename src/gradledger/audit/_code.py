@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from gradledger.audit._source import source_lines
+from gradledger.core.site import Site
 
 # Words by which people call a network that is meant to lag behind another one.
 _LAGGING = frozenset(
@@ -158,6 +159,19 @@ def alias_line(file: str, target_names: Iterable[str], source_names: Iterable[st
     return None
 
 
+def property_lines(call: Site) -> list[int]:
+    """Lines that return something from a property whose name is called on this line."""
+    tree, names = parsed(call.file), called_names(call.file, call.line)
+    return [
+        returned.lineno
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.FunctionDef) and node.name in names
+        if any(last_name(d) in ("property", "cached_property") for d in node.decorator_list)
+        for returned in ast.walk(node)
+        if isinstance(returned, ast.Return)
+    ]
+
+
 def lagging(name: str) -> bool:
     """Whether a name says that its network lags behind or stands still: `target_net`, `qTarget`, `ref_model`, `ema`."""
     return "targ" in name.lower() or "teacher" in name.lower() or any(w in _LAGGING for w in words(name))
@@ -170,19 +184,22 @@ def is_network_alias(alias: tuple[str, str, int]) -> bool:
 
 
 def sharing_lines(file: str) -> list[int]:
-    """Lines that bind memory instead of copying values: `t.data = p.data`, `load_state_dict(..., assign=True)`."""
+    """Lines that bind memory instead of copying values: `t.data = p.data`, `load_state_dict(..., assign=True)`,
+    `t.data = torch.from_numpy(a)`, and one vector that is unpacked into parameters more than once."""
     tree = parsed(file)
-    found = []
+    found: list[int] = []
+    unpacked: dict[str, list[int]] = {}
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
             left = any(isinstance(t, ast.Attribute) and t.attr == "data" for t in node.targets)
-            right = node.value
-            if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute) and right.func.attr == "detach":
-                right = right.func
-            if left and isinstance(right, ast.Attribute) and right.attr in ("data", "detach"):
+            right = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if left and last_name(right) in ("data", "detach", "from_numpy", "as_tensor"):
                 found.append(node.lineno)
         elif isinstance(node, ast.Call) and last_name(node.func) == "load_state_dict":
             found += [node.lineno for k in node.keywords if k.arg == "assign" and getattr(k.value, "value", False)]
+        elif isinstance(node, ast.Call) and last_name(node.func) == "vector_to_parameters" and node.args:
+            unpacked.setdefault(last_name(node.args[0]), []).append(node.lineno)
+    found += [line for name, lines in unpacked.items() if name and len(lines) > 1 for line in lines]
     return sorted(found)
 
 

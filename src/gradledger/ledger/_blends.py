@@ -52,6 +52,17 @@ def blend_of(trace: Trace, op: Op, result: Value) -> Blend | None:
     return None
 
 
+def of_itself(trace: Trace, token: int, leaf: int | None) -> float | None:
+    """The smaller weight of a value that blends a followed tensor with itself and nothing else; None for any other."""
+    stands: list[tuple[int | None, int, float]] = []
+    if leaf is None or not _stand(trace, token, 1.0, 0, stands) or len(stands) < 2:
+        return None
+    shares = [weight for _, _, weight in stands]
+    if any(p != leaf for p, _, _ in stands) or abs(sum(shares) - 1.0) > _NEAR or min(shares) <= 0.0:
+        return None
+    return min(shares)
+
+
 def _operands(op: Op) -> list[tuple[int, float]]:
     """The two operands of a blend with their weights."""
     if op.name in ("lerp", "lerp_"):
@@ -96,4 +107,4 @@ def _parameter(trace: Trace, value: Value) -> int | None:
     return value.leaf
 
 
-__all__ = ["BLENDS", "Blend", "blend_of"]
+__all__ = ["BLENDS", "Blend", "blend_of", "of_itself"]

@@ -11,12 +11,13 @@ the sync line makes it look as if it did.
 ## How it is found
 The same module gives the prediction and, without graph, the bootstrapped target; and one of these holds: its state was
 copied into itself, the target's line used to call a separate copy which is no longer called there, or the source binds
-the name that the target's line calls to the name that the prediction calls.
+the name that the target's line calls to the name that the prediction calls.  Or, whatever carries a graph, the module
+is trained, compared, and blended with its own values again and again: a soft update of the network into itself.
 
 ## Near misses
 - Semi-gradient TD without a target network: `value(s2).detach()`, one name for one network.
 - Double DQN: the online network only selects the action, the target network values it.
-- Siamese networks.
+- Siamese networks, and a soft update into a separate copy.
 - `model.load_state_dict(best_state)`, which restores an earlier state.
 
 ## Fix
@@ -25,11 +26,12 @@ the name that the target's line calls to the name that the prediction calls.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _code
 from gradledger.audit._phrases import times
-from gradledger.audit._targets import Meeting, Watch, links, related, sites
+from gradledger.audit._targets import Meeting, Watch, links, outer, related, sites, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import CopyLink, World
 from gradledger.core.events import Backward, Comparison, Copied, Event
@@ -43,6 +45,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
 NEEDS_DETAIL = True
+_AGAIN = 8  # soft updates
 
 
 @dataclass(slots=True)
@@ -79,7 +82,37 @@ def finish(state: Watch, world: World) -> list[Finding]:
         if meant and (met.bootstrap or both.alias is not None):
             told.add(met.target)
             found.append(_finding(both, world))
-    return found
+    return found + list(_blended(state, told, world))
+
+
+def _blended(watch: Watch, told: set[int], world: World) -> Iterator[Finding]:
+    """A soft update of a trained network into itself, where its output meets another's or its own."""
+    for link in world.all_copies():
+        copy = link.first
+        if not isinstance(copy, Copied) or not copy.same or copy.tau is None or not 0.0 < copy.tau < 1.0:
+            continue
+        mine = tree(copy.target, world)
+        if link.count < _AGAIN or not any(world.trained(t) for t in mine) or any(mine & tree(m, world) for m in told):
+            continue
+        met = next((m for m in watch.meetings.values() if mine and mine <= tree(m.target, world)), None)
+        if met is None:
+            continue
+        told.add(copy.target)
+        name = world.module_name(copy.target)
+        alias = [Site(met.target_site.file, line, "") for line in _code.property_lines(met.target_site)]
+        yield Finding(
+            "T4",
+            "error",
+            met.target_site,
+            f"`{name}`, which is trained, gives the target here, and line {copy.site.line} blends it with itself "
+            f"({times(link.count, 'time')}): the target follows every optimizer step instead of lagging.",
+            "keep a separate module: target = copy.deepcopy(net).requires_grad_(False), and blend into that",
+            related=sites(met.target_site, (*alias, copy.site, *outer(copy.site), met.site, met.learner_site)),
+            evidence={"module": name, "losses_seen": met.count, "self_copies": link.count, "weight": copy.tau},
+            count=met.count,
+            subject=name,
+            iteration=met.first_iteration,
+        )
 
 
 def _self_copy(module: int, world: World) -> CopyLink | None:

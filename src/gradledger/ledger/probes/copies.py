@@ -31,6 +31,7 @@ from gradledger.core.events import (
 )
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site, _writes
+from gradledger.ledger._blends import of_itself
 from gradledger.ledger._iterators import variables
 from gradledger.ledger._often import Often
 from gradledger.ledger._operations import Op
@@ -274,8 +275,12 @@ def install(session: Session) -> Undo:
         )
 
     def written(target: torch.Tensor, source: torch.Tensor | None, raw: str, tau: float | None, op: Op) -> None:
-        if source is None and raw in ("copy_", "lerp_", "setitem") and _is_own(session, target, op):
-            source = target
+        if source is None and raw in ("copy_", "lerp_", "setitem"):
+            if _is_own(session, target, op):
+                source = target
+            elif raw != "lerp_" and op.ins:
+                tau = of_itself(session.trace, op.ins[-1], recorder.tensors.find(target))
+                source = target if tau is not None else None
         if source is not None and raw in _HOW:
             tensor_written(session, target, source, _HOW[raw], tau, op.site)
 
