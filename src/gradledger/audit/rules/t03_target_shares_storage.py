@@ -2,8 +2,8 @@
 
 ## What it is
 The sync binds the target's tensors to the online network's own memory, for instance `t.data = p.data`,
-`load_state_dict(..., assign=True)` or a shallow `copy.copy(net)`, instead of copying the values.  Or an average of the
-parameters, kept by hand, begins with `p.data` or `p.detach()` and no `.clone()`.
+`load_state_dict(..., assign=True)`, a shallow `copy.copy(net)` or one vector unpacked into both, instead of copying the
+values.  Or an average of the parameters, kept by hand, begins with `p.data` or `p.detach()` and no `.clone()`.
 
 ## Why it matters
 From then on both networks are one: each optimizer step moves the target too, and there is no delayed target left.
@@ -17,6 +17,7 @@ by weights that make one, in each update.
 ## Near misses
 - Weight tying inside a model: `decoder.weight = embedding.weight`.
 - An actor that shares the learner's weights on purpose and only collects data.
+- One vector that is unpacked into both networks, cloned for the second.
 - `t.data.copy_(p.data)`: values are copied, memory is not shared.
 - Weight decay by hand, `p.mul_(1 - lr * wd)`: the weights of a blend make one.
 
