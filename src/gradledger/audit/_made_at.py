@@ -4,44 +4,64 @@ they come from."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradledger.audit._code import last_name, parsed
 from gradledger.audit._loops import enclosing_function
 from gradledger.core.site import Site
 
 _MOST = 10
+_HOPS = 2
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def made_at(site: Site) -> tuple[Site, ...]:
     """Lines that give the names on the line of `site` their values, in the function around it; of values that come
-    from functions of the same file, what these return or yield, and their first lines."""
-    tree = parsed(site.file) if site.file else None
-    if tree is None:
-        return ()
-    own = enclosing_function(site.file, site.line)
-    scope: ast.AST = own if own is not None else tree
-    here = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.lineno == site.line]
-    names = {n.id for n in here if isinstance(n.ctx, ast.Load)}
-    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
+    from functions of the same file, what these return or yield, and their first lines; then the same of the names that
+    those lines use."""
     lines: dict[int, None] = {}
-    for node in ast.walk(scope):
-        if isinstance(node, (ast.Assign, ast.For)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            value = node.value if isinstance(node, ast.Assign) else node.iter
-            made = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-            if not made & names:
-                continue
-            lines[node.lineno] = None
-            for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
-                function = functions.get(last_name(call.func))
-                if function is not None and function is not own:
-                    lines[function.lineno] = None
-                    lines.update(dict.fromkeys(_gives(function)))
+    for line, functions in _steps(site):
+        lines[line] = None
+        for function in functions:
+            lines[function.lineno] = None
+            lines.update(dict.fromkeys(_gives(function)))
     return tuple(Site(site.file, line, site.function) for line in list(lines)[:_MOST])
 
 
-def _gives(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[int]:
+def makers(site: Site) -> list[_Function]:
+    """The functions of the same file that `made_at` comes by."""
+    return list(dict.fromkeys(function for _, functions in _steps(site) for function in functions))
+
+
+def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
+    """Lines that bind names which the line of `site` uses, or which such a line does, and the functions called there;
+    nearest first."""
+    tree = parsed(site.file) if site.file else None
+    if tree is None:
+        return
+    own = enclosing_function(site.file, site.line)
+    scope = [n for n in ast.walk(own if own is not None else tree) if hasattr(n, "lineno")]
+    scope = [n for n in scope if enclosing_function(site.file, n.lineno) is own]  # and not the functions inside
+    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
+    binds = [n for n in scope if isinstance(n, (ast.Assign, ast.For))]
+    names = {n.id for n in scope if isinstance(n, ast.Name) and n.lineno == site.line and isinstance(n.ctx, ast.Load)}
+    known: set[str] = set()
+    for _ in range(_HOPS):
+        known |= names
+        more: set[str] = set()
+        for node in binds:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = node.value if isinstance(node, ast.Assign) else node.iter
+            if not {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)} & names:
+                continue
+            called = [functions.get(last_name(n.func)) for n in ast.walk(value) if isinstance(n, ast.Call)]
+            yield node.lineno, [f for f in called if f is not None and f is not own]
+            more |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        names = more - known
+
+
+def _gives(function: _Function) -> list[int]:
     """Lines of what a function returns or yields, and of the assignments to names in it."""
     given = [n for n in ast.walk(function) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
     names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}

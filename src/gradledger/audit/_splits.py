@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, lines_calling, parsed
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
+from gradledger.audit._made_at import makers
 from gradledger.core.site import Site
 
 _SPLITS = frozenset(
@@ -27,8 +28,14 @@ def lines_that_split(site: Site) -> list[Site]:
 
 
 def lines_that_fit(site: Site) -> list[Site]:
-    """Lines of the same function, at or above `site`, that fit a scaler or take a mean; nearest first."""
-    return _lines(site, _FITS)
+    """Lines of the same function, at or above `site`, that fit a scaler or take a mean; nearest first.  Without any,
+    those of the functions that made what the line uses."""
+    inside = [
+        line
+        for function in makers(site)
+        for line in lines_calling(site.file, _FITS, (function.lineno, function.end_lineno or function.lineno))
+    ]
+    return _lines(site, _FITS) or [Site(site.file, line, "") for line in inside]
 
 
 def _lines(site: Site, names: frozenset[str]) -> list[Site]:

@@ -13,7 +13,8 @@ Rows are followed from the program's tables through indexing and arithmetic.  A 
 what is computed with it carries it on; it is reported when inputs that were trained on and inputs held out carry one
 statistic that is taken over both.  Tables from arrays are told by their values: all rows together have mean 0 and
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
-their numbers.  Transforms of scikit-learn are read from the text: fitted on a table that is parted afterwards.
+their numbers, among them those of a split that is drawn anew for each part.  Transforms of scikit-learn are read from
+the text: fitted on a table that is parted afterwards.
 
 A loader that is named for validation counts when an optimizer steps through whole passes over it, as over another one,
 and nothing is asked there without a graph.
@@ -61,7 +62,7 @@ class State:
     """The latest of each statistic and part; parts whose rows were trained on."""
 
     fitted: dict[_Place, FittedOnAll] = field(default_factory=dict)
-    same: dict[tuple[str, int], RowsShared] = field(default_factory=dict)
+    same: dict[tuple[tuple[str, int], ...], RowsShared] = field(default_factory=dict)
     met: dict[tuple[str, int], RowsMet] = field(default_factory=dict)
     apart: int = 0
     passes: _walked.Passes = field(default_factory=_walked.Passes)
@@ -76,7 +77,7 @@ def update(state: State, event: Event, world: World) -> None:
         state.fitted[event.site.key(), event.part_site.key()] = event
     elif isinstance(event, RowsShared) and len(state.same) < KEPT:
         if event.how == "same":
-            state.same[event.site.key()] = event
+            state.same[tuple(frame.key() for frame in _places(event.site))] = event
         else:
             state.apart += 1
     elif isinstance(event, RowsMet) and event.how == "same" and len(state.met) < KEPT:
@@ -180,13 +181,25 @@ def _in_the_text(world: World) -> list[Finding]:
 
 def _is_leak(event: RowsShared, state: State) -> bool:
     """Rows that are called validation, a part of the table, and trained on; nothing else is evaluated instead."""
-    targets, _, _ = source_line(event.site.file, event.site.line).partition(" = ") if event.site.file else ("", "", "")
-    named = bool(words(targets) & _HELD) and "(" not in targets and ":" not in targets
-    return named and not state.apart and event.shared >= 0.1 and event.held < event.rows
+    if state.apart or event.shared < 0.1 or event.held >= event.rows:
+        return False
+    for place in _places(event.site):
+        text = source_line(place.file, place.line).strip()
+        if text.startswith("return "):
+            continue  # the caller gives the name, and may well ask for another draw each time
+        targets, _, _ = text.partition(" = ")
+        return bool(words(targets) & _HELD) and "(" not in targets and ":" not in targets
+    return False
+
+
+def _places(site: Site) -> tuple[Site, ...]:
+    """A line and the two that led to it."""
+    return (site, *(Site(f.file, f.line, f.function) for f in site.callers[:2]))
 
 
 def _same(event: RowsShared, world: World) -> Finding:
     loaders = [info.made.site for info in world.loaders.values() if info.made.shuffled]  # what training reads
+    given = _places(event.site)[1:] if source_line(*event.site.key()).strip().startswith("return ") else ()
     return Finding(
         "D8",
         "error",
@@ -194,7 +207,7 @@ def _same(event: RowsShared, world: World) -> Finding:
         f"{event.shared:.0%} of the {event.held} rows held out here are among the {event.rows} rows that are trained "
         "on: the validation asks for what was learned by heart.",
         "take the validation rows out of the training rows",
-        related=distinct(event.site, (*lines_that_split(event.site)[:2], event.train_site, *loaders[:3])),
+        related=distinct(event.site, (*lines_that_split(event.site)[:2], event.train_site, *given, *loaders[:3])),
         evidence={"held_out": event.held, "trained_on": event.shared, "rows_trained_on": event.rows},
         confidence="likely",
         iteration=event.iteration,
