@@ -17,6 +17,7 @@ NEAR = 0.15  # distance of such neighbours, in standard deviations a column
 _WIDTHS = (1.0, 2.0, 4.0)  # of the kernel, in standard deviations
 _RIDGES = (1e-8, 1e-4, 1e-2, 1e-1, 1.0)
 _BRANCH_SAME, _BRANCH_APART, _BRANCH_SHARE, _BRANCH_BETWEEN = 0.05, 0.5, 0.3, 0.2
+_TABLE = 100  # rows that a table has, at least, which is gone through in passes
 _DISTINCT = 20  # values of a column that counts as continuous
 
 Table = Any  # [N, columns] in float64
@@ -89,9 +90,6 @@ def explained(x: Table, y: Table) -> tuple[float, ...]:
     return tuple(float(v) for v in best)
 
 
-__all__ = ["NEAR_ROWS", "ROWS", "Near", "distances", "explained", "near", "scaled"]
-
-
 def exchanged(x: Any, y: Any) -> tuple[int, float]:
     """Rows that came again with another target, one that another row has had: how many, and how far the two targets of
     a row lie apart, as a share of the distance of any two.  (0, 0.0) when rows keep their targets, when targets are
@@ -104,12 +102,28 @@ def exchanged(x: Any, y: Any) -> tuple[int, float]:
     rows = len(x)
     distinct = [len(np.unique(v)) for v in (inputs, targets, pairs)]
     repeats = [rows - n for n in distinct]
-    if not repeats[0] or distinct[1] < rows / 4 or repeats[1] < repeats[0] / 2 or repeats[2] > 0.1 * repeats[0]:
+    if not repeats[0] or repeats[1] < repeats[0] / 2 or repeats[2] > 0.1 * repeats[0]:
         return 0, 0.0
-    if distinct[0] < rows / 4:
+    if min(distinct[:2]) < rows / 4 and not (_in_passes(inputs) and _in_passes(targets)):
         return 0, 0.0  # a few inputs over and over: their targets may well vary
     order = np.argsort(inputs, kind="stable")
     twice = inputs[order][1:] == inputs[order][:-1]
     between = ((y[order][1:] - y[order][:-1]) ** 2).sum(1)[twice]
     any_two = 2.0 * y.var(0).sum()
     return int(twice.sum()), float(between.mean() / any_two) if any_two > 0 else 0.0
+
+
+def _in_passes(numbers: Any) -> bool:
+    """Whether a table of many rows was gone through several times, each row once in a pass."""
+    counts = np.unique(numbers, return_counts=True)[1]
+    return len(counts) >= _TABLE and bool(counts.max() - counts.min() <= 2)
+
+
+def keys(table: Any) -> Any:
+    """A number for each row of a table, by its values.  [N, columns] -> [N, 1], all below 2**52"""
+    raw = np.ascontiguousarray(table, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    weights = np.random.Generator(np.random.PCG64(1)).integers(1, 2**63, raw.shape[1], dtype=np.uint64)
+    return ((raw * weights).sum(1, dtype=np.uint64) >> np.uint64(12)).astype(np.float64)[:, None]
+
+
+__all__ = ["NEAR_ROWS", "ROWS", "Near", "distances", "exchanged", "explained", "keys", "near", "scaled"]

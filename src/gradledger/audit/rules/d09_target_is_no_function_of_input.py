@@ -15,6 +15,9 @@ much of a target column unexplained, both between nearest rows and by a smooth f
 noise: the input follows exactly from the target, and does not without those columns; or nearest rows either agree or
 lie far apart.
 
+Of inputs of any width: rows that come again in each pass with the target of another row (two loaders that shuffle on
+their own).  Of noise: the target is drawn for itself, and another draw of its shape is what went into the input.
+
 ## Near misses
 - Noisy targets with one value for each input, however noisy: the input cannot be computed from the noise.
 - Steep or wrapped functions, inputs of many columns whose nearest rows are far apart, targets of a few distinct values.
@@ -33,7 +36,8 @@ from gradledger.audit._made_at import made_at
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Comparison, Event, TargetExplained, TargetsExchanged
+from gradledger.core.events import Comparison, Event, TargetDrawn, TargetExplained, TargetsExchanged
+from gradledger.core.site import Site
 
 RULE = Rule(
     "D9",
@@ -41,7 +45,7 @@ RULE = Rule(
     "data",
     "The input of a regression does not determine its target: a floor that no training can pass.",
 )
-LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, Comparison)
+LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, TargetDrawn, Comparison)
 NEEDS_DETAIL = True
 KEPT = 200
 EXPLAINED = 0.85  # of a column that the input does not determine
@@ -57,6 +61,7 @@ class State:
 
     seen: list[TargetExplained] = field(default_factory=list)
     exchanged: list[TargetsExchanged] = field(default_factory=list)
+    drawn: list[TargetDrawn] = field(default_factory=list)
     walked: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -69,12 +74,15 @@ def update(state: State, event: Event, world: World) -> None:
         state.seen.append(event)
     elif isinstance(event, TargetsExchanged) and len(state.exchanged) < KEPT:
         state.exchanged.append(event)
+    elif isinstance(event, TargetDrawn) and len(state.drawn) < KEPT:
+        state.drawn.append(event)
     elif isinstance(event, Comparison) and len(state.walked) < KEPT:
         state.walked.add(event.site.key())
 
 
 def finish(state: State, world: World) -> list[Finding]:
     found = [_exchanged(e, world) for e in state.exchanged if e.apart >= STRANGERS and e.site.key() in state.walked]
+    found += [_drawn(e, world) for e in state.drawn if e.site.key() in state.walked]
     for event in state.seen if not found else ():
         open_ = [
             i
@@ -128,6 +136,22 @@ def _exchanged(event: TargetsExchanged, world: World) -> Finding:
         "take inputs and targets by the same numbers: x[rows], y[rows]",
         related=distinct(event.site, made_at(event.site)),
         evidence={"rows": event.rows, "came_again": event.again, "apart": event.apart},
+        subject=world.module_name(event.module),
+        iteration=event.iteration,
+    )
+
+
+def _drawn(event: TargetDrawn, world: World) -> Finding:
+    lines = (*(Site(f.file, f.line, f.function) for f in event.drawn_site.callers[:2]), event.mixed_site)
+    return Finding(
+        "D9",
+        "error",
+        event.site,
+        f"the target is noise drawn at line {event.drawn_site.line} for it alone; what was mixed into the input is "
+        "another draw. Nothing in the input tells of the target, and the model learns its mean, 0.",
+        "keep the noise that goes into the input, and take it as the target",
+        related=distinct(event.site, (event.drawn_site, *lines)),
+        evidence={"mixed_in_line": event.mixed_site.line, "drawn_line": event.drawn_site.line},
         subject=world.module_name(event.module),
         iteration=event.iteration,
     )

@@ -10,9 +10,11 @@ The setting that comes last holds for everything: training runs without its augm
 
 ## How it is found
 When a pass over one of several subsets of one data set begins, a setting was set anew since the subsets were made, and
-the program sets it by way of a subset; or it sets it by way of two subsets to different values.  Of an object that the
+the program sets it by way of a subset; or it sets it by way of two subsets to different values; or an evaluation sets
+it once, and training goes on reading the data set with it.  Of an object that the
 data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
-of one of them, and the setting has that value in the passes over the other.
+of one of them, and the setting has that value in the passes over the other; or when one of its own methods, which
+gives the object back, changes it on the way to the second data set.
 
 ## Near misses
 - Shared data sets whose settings stay as they are.
@@ -33,9 +35,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import aliases, last_name, parsed
+from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
-from gradledger.audit._turned import turned_in_passing
+from gradledger.audit._turned import CHANGES, HELD_OUT, turned_in_passing
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step
@@ -49,8 +52,6 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step)
 KEPT = 200
-_OF_LISTS = frozenset({"append", "insert", "remove", "pop", "clear", "extend"})
-_HELD_OUT = re.compile(r"(^|_)(val|valid|validation|test|testing|eval|evaluation|dev|held|holdout)", re.IGNORECASE)
 _AUGMENTATION = re.compile(
     r"aug|random|jitter|noise|flip|crop|erase|mix|shake|train|active|enabled|^p$|prob", re.IGNORECASE
 )
@@ -64,6 +65,7 @@ class State:
     seen: dict[str, list[SharedDataset]] = field(default_factory=dict)
     parts: dict[int, list[SharedPart]] = field(default_factory=dict)
     trained: set[int] = field(default_factory=set)
+    later: dict[str, set[int]] = field(default_factory=dict)  # loaders begun since a setting of the data set changed
     current: int | None = None
     stepped: bool = False
 
@@ -75,12 +77,16 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, SharedDataset) and len(state.seen) < KEPT:
         state.seen.setdefault(event.dataset, []).append(event)
+        if event.anew:
+            state.later[event.dataset] = set()
     elif isinstance(event, SharedPart) and len(state.parts) < KEPT:
         state.parts.setdefault(event.part, []).append(event)
     elif isinstance(event, LoaderMade) and event.shuffled and len(state.trained) < KEPT:
         state.trained.add(event.loader)
     elif isinstance(event, LoaderEpoch):
         state.current = event.loader
+        for begun in state.later.values():
+            begun.add(event.loader)
     elif isinstance(event, Step) and not state.stepped:
         state.stepped = True
         if state.current is not None:
@@ -92,7 +98,7 @@ def finish(state: State, world: World) -> list[Finding]:
         finding
         for events in state.seen.values()
         for attribute in dict.fromkeys(name for event in events for name in event.settings)
-        for finding in _judge(events, attribute)
+        for finding in _judge(events, attribute) or _judge_for_good(events, attribute, state)
     ]
     told = {finding.site.key() for finding in found}
     for shown in state.parts.values():
@@ -139,6 +145,41 @@ def _judge(events: list[SharedDataset], attribute: str) -> list[Finding]:
     ]
 
 
+def _judge_for_good(events: list[SharedDataset], attribute: str, state: State) -> list[Finding]:
+    """An evaluation switches a setting of the data set that training reads, too, and nothing ever switches it back."""
+    first = events[0]
+    changed = [event for event in events[1:] if attribute in event.anew and event.number == first.number]
+    if attribute in first.anew or len(changed) != 1 or not evaluates(changed[0].site):
+        return []
+    event, trained = changed[0], first.loader
+    if trained not in state.trained or event.loader == trained or trained not in state.later.get(event.dataset, ()):
+        return []
+    file, here = event.site.file, enclosing_function(*event.site.key())
+    places = [
+        (line, target, value)
+        for line, target, value, _ in _assignments(file)
+        if target.attr == attribute and last_name(target.value) != "self"
+    ]
+    if len(places) != 1 or enclosing_function(file, places[0][0]) is not here or places[0][0] > event.site.line:
+        return []
+    line, target, value = places[0]
+    site = Site(file, line, event.site.function)
+    return [
+        Finding(
+            "D10",
+            "error",
+            site,
+            f"the evaluation sets `{attribute}` of the one `{event.dataset}` that {event.subsets} subsets share to "
+            f"{ast.unparse(value)}, and nothing sets it back: the later passes of training are read with it, too.",
+            f"build a {event.dataset} of its own for each part and index both",
+            related=distinct(site, (*event.made, event.site, first.site)),
+            evidence={"attribute": attribute, "subsets": event.subsets, "set_through": [ast.unparse(target)]},
+            subject=f"{event.dataset}.{attribute}",
+            iteration=event.iteration,
+        )
+    ]
+
+
 def _judge_part(events: list[SharedPart], setting: str) -> list[Finding]:
     event = events[0]
     values = {dict(later.settings).get(setting, "") for later in events}
@@ -172,7 +213,7 @@ def _judge_alias(event: SharedPart, setting: str) -> list[Finding]:
     """`val_tf = train_tf`, and then `val_tf.steps.remove(...)` or `val_tf.active = False`."""
     for file in dict.fromkeys(s.file for s in (event.site, *event.made)):
         for name, other, line in aliases(file):
-            changes = _changes(file, name, setting) if _HELD_OUT.search(name) and not _HELD_OUT.search(other) else []
+            changes = _changes(file, name, setting) if HELD_OUT.search(name) and not HELD_OUT.search(other) else []
             if not changes or min(changes) < line:
                 continue
             site = Site(file, min(changes), "")
@@ -226,7 +267,7 @@ def _changes(file: str, name: str, setting: str) -> list[int]:
     ]
     tree = parsed(file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_LISTS:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             inner = node.func.value
             if isinstance(inner, ast.Attribute) and inner.attr == setting and last_name(inner.value) == name:
                 found.append(node.lineno)
@@ -235,7 +276,7 @@ def _changes(file: str, name: str, setting: str) -> list[int]:
 
 def _of_one(part: str, setting: str) -> bool:
     """Whether a setting made by way of one data set is meant for that one: for a held-out one, or augmentation."""
-    return bool(_HELD_OUT.search(part) or _AUGMENTATION.search(setting))
+    return bool(HELD_OUT.search(part) or _AUGMENTATION.search(setting))
 
 
 def _for_a_pass(places: list[Site], begins: Site) -> bool:

@@ -81,6 +81,9 @@ from gradledger.core.events._data import (
     StoredDataChanged as StoredDataChanged,
 )
 from gradledger.core.events._data import (
+    TargetDrawn as TargetDrawn,
+)
+from gradledger.core.events._data import (
     TargetExplained as TargetExplained,
 )
 from gradledger.core.events._data import (

@@ -97,11 +97,14 @@ class WorkersAlike(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDataset(Event):
-    """A pass begins over one of several `Subset`s that share one data set object: told at the first, and when settings
-    of it were found set anew.  `settings`: its attributes that are no store of data; `anew`: those set anew since the
-    subsets were made or the last pass began; `subsets`: how many share it; `made`: where they were made."""
+    """A pass of a loader begins over one of several `Subset`s that share one data set object (`number`, of the class
+    `dataset`): told at the first, and when settings of it were found set anew.  `settings`: its attributes that are no
+    store of data; `anew`: those set anew since the subsets were made or the last pass began; `subsets`: how many share
+    it; `made`: where they were made."""
 
     KIND: ClassVar[str] = "shared_dataset"
+    loader: int
+    number: int
     dataset: str
     settings: tuple[str, ...]
     anew: tuple[str, ...]
@@ -197,6 +200,17 @@ class TargetsExchanged(Event):
     rows: int
     again: int
     apart: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDrawn(Event):
+    """The target of a regression (compared at `site`) is noise as it was drawn at `drawn_site`, of which the input has
+    nothing; the input of `module` has another draw of the same shape, made at `mixed_site`, mixed with data."""
+
+    KIND: ClassVar[str] = "target_drawn"
+    module: int
+    drawn_site: Site
+    mixed_site: Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

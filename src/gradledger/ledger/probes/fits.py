@@ -1,7 +1,8 @@
 """Regressions on small tables: rows of input and target as they are trained on, and whether one follows from the other.
 
 Rows are collected in the watched iterations, up to a few hundred for each line that compares; the numbers are worked
-out once, when there are enough or when the run ends.
+out once, when there are enough or when the run ends.  Of wide inputs (images) only a number for each row is kept: it
+tells which rows come again, and whether with the same target.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from gradledger.ledger._patch import Undo
 from gradledger.ledger._session import Session
 
 COLUMNS = 12  # of input or target, at most
+WIDE = 64  # of the target of a wide input, those that are kept
+ELEMENTS = 1 << 18  # of a wide input
+TRIED = 8  # iterations in which wide inputs are kept although nothing is compared
 ENOUGH = _regress.NEAR_ROWS
 LEAST = 200
 BATCHES = 200
@@ -33,7 +37,8 @@ _VISITS = 400
 
 @dataclass
 class _Spot:
-    """One line that compares: rows so far; `unfit` when they are no tables of one width."""
+    """One line that compares: rows so far; `unfit` when they are no tables of one width; `wide`: the inputs are one
+    number a row."""
 
     site: Site
     module: int
@@ -42,32 +47,39 @@ class _Spot:
     rows: int = 0
     unfit: bool = False
     told: bool = False
+    wide: bool = False
 
 
-def _table(tensor: torch.Tensor) -> Any:
-    """[B, columns] in float64; None when it is none, or too wide."""
+def _table(tensor: torch.Tensor, most: int) -> Any:
+    """[B, columns] in float64; None when it is none, or has more than `most` elements."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_complex():
         return None
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    if tensor.dim() not in (1, 2) or (tensor.dim() == 2 and tensor.shape[1] > COLUMNS) or tensor.is_quantized:
+    if tensor.is_quantized or tensor.dim() == 0 or not 0 < tensor.numel() <= most:
         return None
     found = tensor.detach().to(torch.float64).numpy().reshape(tensor.shape[0], -1).copy()
     return found if np.isfinite(found).all() else None
+
+
+def _is_wide(tensor: torch.Tensor) -> bool:
+    return tensor.dim() > 2 or (tensor.dim() == 2 and tensor.shape[1] > COLUMNS)
 
 
 class _Probe:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.trace = session.trace
-        self.inputs: dict[int, Any] = {}
+        self.inputs: dict[int, tuple[Any, bool] | None] = {}  # of a call: a table, and whether it is a wide one
         self.iteration = -1
+        self.iterations = 0
         self.spots: dict[tuple[str, int], _Spot] = {}
 
     def called(self, call: Call, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         """Keep the inputs of this iteration's calls: tables, or None for anything else."""
         if call.iteration != self.iteration:
             self.iteration = call.iteration
+            self.iterations += 1
             self.inputs.clear()
         if not self.trace.active or not call.grad_on or len(self.inputs) > 64:
             return
@@ -77,9 +89,18 @@ class _Probe:
                 return  # a later part of a model: what it was given came from another call
             self.inputs[call.number] = None
             return
-        tables = [_table(t) for t in tensors]
+        wide = any(_is_wide(t) for t in tensors)
+        if wide and not self._wanted():
+            self.inputs[call.number] = None
+            return
+        tables = [_table(t, ELEMENTS) for t in tensors]
         fits = all(t is not None and len(t) == len(tables[0]) for t in tables)
-        self.inputs[call.number] = np.concatenate(tables, axis=1) if fits else None
+        self.inputs[call.number] = (np.concatenate(tables, axis=1), wide) if fits else None
+
+    def _wanted(self) -> bool:
+        """Whether anything is compared that would be looked up in wide inputs, which cost time to copy."""
+        spots = self.spots.values()
+        return any(not (s.told or s.unfit) for s in spots) if spots else self.iterations <= TRIED
 
     def op_seen(self, op: Op, results: list[Value], args: Any) -> None:
         if op.name not in _LOSSES or op.in_forward or len(op.ins) != 2 or len(args) < 2 or not results[0].graph:
@@ -98,8 +119,12 @@ class _Probe:
         tensor = args[1] if left.graph else args[0]
         calls, _ = self._calls(prediction.token)
         made, depends = self._calls(target.token)
-        x = self._input(calls)
-        y = _table(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else None
+        x, wide = self._input(calls)
+        y = _table(tensor, ELEMENTS) if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else None
+        if x is not None and y is not None:
+            spot.wide = spot.wide or wide or _is_wide(tensor)
+            if spot.wide:
+                x, y = _regress.keys(x), y[:, np.unique(np.linspace(0, y.shape[1] - 1, WIDE).astype(int))]
         same = (
             x is not None
             and y is not None
@@ -135,13 +160,14 @@ class _Probe:
                     queue.append(t)
         return list(found.values()), depends
 
-    def _input(self, calls: list[Call]) -> Any:
-        """What all calls together were given; None when some of it is no small table."""
+    def _input(self, calls: list[Call]) -> tuple[Any, bool]:
+        """What all calls together were given, and whether that is wide; None when some of it is no table."""
         given = [self.inputs[c.number] for c in calls if c.number in self.inputs]
-        if not given or any(g is None or len(g) != len(given[0]) for g in given):
-            return None
-        together = np.concatenate(given, axis=1)
-        return together if together.shape[1] <= COLUMNS else None
+        tables = [g[0] for g in given if g is not None]
+        if not given or len(tables) < len(given) or any(len(t) != len(tables[0]) for t in tables):
+            return None, False
+        together = np.concatenate(tables, axis=1)
+        return together, together.shape[1] > COLUMNS or any(g is not None and g[1] for g in given)
 
     def _judge(self, spot: _Spot) -> None:
         spot.told = True
@@ -153,6 +179,8 @@ class _Probe:
             self.session.recorder.emit(
                 TargetsExchanged, spot.site, module=spot.module, rows=len(x), again=again, apart=round(apart, 4)
             )
+        if spot.wide:
+            return
         rows = np.unique(np.concatenate([x, y], axis=1), axis=0, return_index=True)[1]
         rows = np.sort(rows)
         x, y = x[rows], y[rows]

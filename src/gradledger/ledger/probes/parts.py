@@ -91,11 +91,13 @@ def _weak(part: Any, holder: weakref.ref[Any]) -> Callable[[], Any]:
 
 def settings_of(part: Any) -> tuple[tuple[str, str], ...]:
     """(name, value as Python writes it) of the attributes that are a number, a text, a truth value or nothing; of
-    lists, how long they are."""
+    lists, how long they are; of dictionaries, which may be caches that grow, only that they are there."""
     found = []
     for name, value in list(vars(part).items())[:ATTRIBUTES]:
         if type(value) is list:
             found.append((name, f"a list of {len(value)}"))
+        elif type(value) is dict:
+            found.append((name, "a dict"))
         elif type(value) in _PLAIN and len(str(value)) < 80:
             found.append((name, repr(value)))
     return tuple(found)

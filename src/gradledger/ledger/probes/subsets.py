@@ -75,6 +75,8 @@ def install(session: Session) -> Undo:
         recorder.emit(
             SharedDataset,
             _site.here(1),
+            loader=recorder.objects.number(args[0]),
+            number=recorder.objects.number(dataset),
             dataset=type(dataset).__qualname__,
             settings=tuple(known.settings),
             anew=anew,
