@@ -61,6 +61,33 @@ def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
         names = more - known
 
 
+def went_on_with(site: Site) -> bool:
+    """Whether the expression on a line asks for a gradient and then goes on with the result: `torch.zeros(3,
+    requires_grad=True).to(device)`, `w.requires_grad_() * 0.1`."""
+    tree = parsed(site.file) if site.file else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return)) and node.value is not None:
+            if node.lineno <= site.line <= (node.end_lineno or node.lineno):
+                inner, depth = node.value, 0
+                while not _asks(inner):
+                    depth += 1
+                    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                        inner = inner.func.value
+                    elif isinstance(inner, ast.BinOp):
+                        inner = inner.left if isinstance(inner.left, ast.Call) else inner.right
+                    else:
+                        return False
+                return depth > 0
+    return False
+
+
+def _asks(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and (
+        last_name(node.func) in ("Parameter", "requires_grad_")
+        or any(k.arg == "requires_grad" and getattr(k.value, "value", False) is True for k in node.keywords)
+    )
+
+
 def _gives(function: _Function) -> list[int]:
     """Lines of what a function returns or yields, and of the assignments to names in it."""
     given = [n for n in ast.walk(function) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]

@@ -1,4 +1,5 @@
-"""Why does a leaf that gradients reach sit in no optimizer?  Exactly one of M1, M3, M4, M5, M7, G12, G17 answers.
+"""Why does a leaf that gradients reach sit in no optimizer?  Exactly one of M1, M3, M4, M5, M7, M10, G12, G17
+answers.
 
 The rules of these codes all look at the same leaves: filled by reverse passes, held by no optimizer.  Each takes those
 that `classify` gives to it, so that one fault is told once.
@@ -6,6 +7,7 @@ that `classify` gives to it, so that one fault is told once.
 
 from __future__ import annotations
 
+from gradledger.audit._made_at import went_on_with
 from gradledger.audit.world import OptimizerInfo, World
 from gradledger.core import events as ev
 
@@ -14,9 +16,11 @@ def classify(tensor: int, world: World) -> str:
     """Code that explains why `tensor` is in no optimizer, or "" when an optimizer holds it, if only by other memory of
     which it is a part.
 
-    M1: a raw tensor kept as attribute of a module; M3: kept in a plain list or dict; M4: attached after the optimizer
-    of its model was built; M5: the optimizer holds the parameters of another, discarded model; M7: a parameter unfrozen
-    after the optimizer was built; G17: data that was given requires_grad; G12: none of these.
+    M1: a raw tensor kept as attribute of a module, or a buffer that required grad from the start; M3: kept in a plain
+    list or dict; M4: attached after the optimizer of its model was built; M5: the optimizer holds the parameters of
+    another, discarded model; M7: a parameter unfrozen after the optimizer was built, or chosen for training before and
+    left out of it; M10: hidden below a tensor that was made from it on the same line; G17: data that was given
+    requires_grad; G12: none of these.
     """
     info = world.tensor(tensor)
     if world.holders(tensor) or info.gradient_in_view:
@@ -31,7 +35,8 @@ def classify(tensor: int, world: World) -> str:
     leaf = info.leaf
     if leaf is not None and not leaf.is_parameter and (leaf.fed_to or (leaf.in_loss and info.numel > 1)):
         return "G17"
-    return "G12"
+    free = leaf is not None and not info.former and not leaf.fed_to
+    return "M10" if free and went_on_with(info.site) else "G12"
 
 
 def attribute_of(tensor: int, world: World) -> ev.PlainAttribute | None:
@@ -158,7 +163,11 @@ def _registered(tensor: int, world: World) -> str:
             return "M7"
     if optimizers:
         joined = joined_seq(tensor, world)
-        return "M4" if all(o.made_seq < joined for o in optimizers) else "G12"
+        if all(o.made_seq < joined for o in optimizers):
+            return "M4"
+        if info.role == "buffer":
+            return "M1" if info.requires_grad and unfrozen is None else "G12"
+        return "M7" if world.chosen_at(tensor).file else "G12"
     if is_copy(tensor, world):
         return "G12"
     hidden = hidden_in(tensor, world)

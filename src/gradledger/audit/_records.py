@@ -43,8 +43,9 @@ class TensorInfo:
     """A followed tensor.  `role`: "parameter", "buffer", "leaf" (free, seen by `LeafSeen`) or "unknown";
     `owners`: current (module, name); `former`: registrations it lost to another tensor; `replaced_by`: that tensor,
     with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any; `unfrozen_seq`: when its
-    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known; `gradient_in_view`:
-    it moves although no optimizer holds it, and its gradient is a part of other memory."""
+    requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known; `flag_site`: the
+    latest line that set its requires_grad, to whatever; `gradient_in_view`: it moves although no optimizer holds it,
+    and its gradient is a part of other memory."""
 
     ident: int
     role: str = "unknown"
@@ -59,6 +60,7 @@ class TensorInfo:
     leaf: ev.LeafSeen | None = None
     unfrozen_seq: int | None = None
     unfrozen_site: Site = NOWHERE
+    flag_site: Site = NOWHERE
     made_iteration: int = 0
     made_seq: int = 0
     gradient_in_view: bool = False
@@ -75,7 +77,8 @@ class TensorInfo:
 @dataclass(slots=True)
 class OptimizerInfo:
     """An optimizer.  `tensors`: tensor id -> index of its group, in order; `steps`: steps that were seen to begin;
-    `held`: the tensors that the latest one worked on, as its event has them."""
+    `held`: the tensors that the latest one worked on, as its event has them; `empty_group`: a line that added a group
+    without any parameter."""
 
     ident: int
     cls: str = "optimizer"
@@ -88,6 +91,7 @@ class OptimizerInfo:
     first_step: ev.Step | None = None
     last_step: ev.Step | None = None
     held: tuple[tuple[int, ...], ...] = ()
+    empty_group: Site = NOWHERE
 
     @property
     def short_cls(self) -> str:

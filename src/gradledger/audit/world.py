@@ -41,6 +41,7 @@ class World:
         self.schedulers: dict[int, SchedulerInfo] = {}
         self.loaders: dict[int, LoaderInfo] = {}
         self.oracle = Book()
+        self._flagged_at: dict[tuple[str, int], set[bool]] = {}
         self._holders: dict[int, list[int]] = {}
         self._copies: OrderedDict[tuple[object, ...], CopyLink] = OrderedDict()
         self._copies_into: dict[int, dict[tuple[object, ...], CopyLink]] = {}
@@ -95,6 +96,15 @@ class World:
     def tensor(self, ident: int) -> TensorInfo:
         """The tensor; a record of role "unknown" when it was never announced."""
         return self.tensors.get(ident) or TensorInfo(ident)
+
+    def chosen_at(self, tensor: int) -> Site:
+        """The line that chose a tensor for training: it switched requires_grad on again, or set it for this one and
+        took it from others.  NOWHERE when none did."""
+        info = self.tensor(tensor)
+        if info.unfrozen_seq is not None:
+            return info.unfrozen_site
+        both = len(self._flagged_at.get(info.flag_site.key(), ())) == 2
+        return info.flag_site if both and info.flag_site.file and info.requires_grad else NOWHERE
 
     def optimizer(self, ident: int) -> OptimizerInfo:
         """The optimizer; an empty record when its construction was not seen."""
@@ -344,6 +354,7 @@ class World:
         self._labels = None
 
     def _grad_flag_set(self, event: ev.GradFlagSet) -> None:
+        self._flagged_at.setdefault(event.site.key(), set()).add(event.value)
         for tensor in event.tensors:
             self._flagged(self._tensor_record(tensor), event.value, event)
 
@@ -355,6 +366,7 @@ class World:
     def _flagged(info: TensorInfo, value: bool, event: ev.Event) -> None:
         if value and not info.requires_grad:
             info.unfrozen_seq, info.unfrozen_site = event.seq, event.site
+        info.flag_site = event.site
         info.requires_grad = value
 
     # ------------------------------------------------------------------------------------------- events: optimizers
@@ -367,6 +379,8 @@ class World:
 
     def _group_added(self, event: ev.GroupAdded) -> None:
         info = self.optimizers.setdefault(event.optimizer, OptimizerInfo(event.optimizer))
+        if not event.group.tensors:
+            info.empty_group = event.site
         self._hold(info, event.group)
 
     def _hold(self, info: OptimizerInfo, group: ev.Group) -> None:

@@ -11,12 +11,14 @@ run while the rest of the model trains around it.
 
 ## How it is found
 A leaf that requires grad, is a plain attribute of a module whose other parameters an optimizer trains, is filled by
-reverse passes in at least two iterations, and sits in no optimizer.
+reverse passes in at least two iterations, and sits in no optimizer.  The module may have no parameters at all (a loss
+with learned weights): then the program must not touch the gradient.  Or the leaf was registered as a buffer while it
+required grad already: it is saved and moved, and still no parameter.
 
 ## Near misses
 - The tensor is handed to an optimizer explicitly.
 - The program updates it by hand: its gradient is read and cleared.
-- Tensors without gradient: constants, caches.
+- Tensors without gradient: constants, caches, ordinary buffers; a buffer whose flag is switched on later (GL-G12).
 
 ## Fix
 `self.scale = nn.Parameter(torch.ones(3))`, before the optimizer is built.
@@ -55,13 +57,18 @@ def update(state: _no_optimizer.State, event: Event, world: World) -> None:
 def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
     findings = []
     for leaf in _no_optimizer.unheld(state, world, "M1"):
-        kept = _no_optimizer.kept_in(leaf.tensor, world)
-        if kept is None or not world.trained_module(world.root(kept[0])):
-            continue
-        owner, attribute = kept
         name = world.name(leaf.tensor)
         info = world.tensor(leaf.tensor)
-        site = next((s for s in (attribute.made_site, info.site, world.module(owner).site) if s.file), NOWHERE)
+        kept = _no_optimizer.kept_in(leaf.tensor, world)
+        if info.owners:
+            owner, word = info.owners[0]
+            made = NOWHERE
+        elif kept is not None and _trained(kept[0], leaf.tensor, state, world):
+            owner, word, made = kept[0], kept[1].name, kept[1].made_site
+        else:
+            continue
+        site = next((s for s in (made, info.site, world.module(owner).site) if s.file), NOWHERE)
+        what = "buffer" if info.owners else "plain tensor"
         optimizer = _no_optimizer.optimizer_of(leaf.tensor, world)
         built = optimizer.site if optimizer is not None else NOWHERE
         findings.append(
@@ -69,13 +76,13 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                 "M1",
                 "error",
                 site,
-                f"`{name}` is a plain tensor with requires_grad, not an nn.Parameter: its gradient was written by "
+                f"`{name}` is a {what} with requires_grad, not an nn.Parameter: its gradient was written by "
                 f"{times(leaf.fills, 'reverse pass')} and no optimizer holds it, so its value never changes.",
-                _fix(site, attribute.name, world),
+                _fix(site, word, world),
                 related=distinct(site, (info.site, built, _no_optimizer.step_site(optimizer))),
                 evidence={
                     "tensor": name,
-                    "shape": list(info.shape or attribute.shape),
+                    "shape": list(info.shape or (kept[1].shape if kept is not None else ())),
                     "reverse_passes": leaf.fills,
                     "in_optimizers": 0,
                     "signature": "filled in every iteration, never consumed",
@@ -86,6 +93,14 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
             )
         )
     return findings
+
+
+def _trained(owner: int, tensor: int, state: _no_optimizer.State, world: World) -> bool:
+    """Whether a module is trained; or has nothing that could be, beside a tensor whose gradient the program leaves
+    alone (who optimizes such a tensor by himself reads or clears it)."""
+    root = world.root(owner)
+    bare = not world.tensors_of(root) and tensor not in state.cleared and tensor not in state.read
+    return bare or world.trained_module(root)
 
 
 def _fix(site: Site, name: str, world: World) -> str:

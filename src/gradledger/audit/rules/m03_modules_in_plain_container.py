@@ -10,7 +10,8 @@ trains with what is left, and a checkpoint does not even contain them.
 
 ## How it is found
 Parameters that reverse passes fill, that no optimizer holds, and whose module is reached only through a plain
-attribute of a module whose other parameters an optimizer trains.
+attribute of a module whose other parameters an optimizer trains: a list, a dict, or an object of a class of the
+program's own (a dataclass of layers) that is no module.
 
 ## Near misses
 - Modules in a list that are registered under another name as well.

@@ -2,19 +2,22 @@
 
 ## What it is
 The optimizer was built over the parameters that required grad at that time.  Later `requires_grad` is switched on for
-more of them, and nobody adds them to the optimizer.
+more of them, and nobody adds them to the optimizer.  Or they are chosen for training by name, and the optimizer is
+built from parts of the model that do not contain them (a bare class token beside the blocks).
 
 ## Why it matters
 The program says that it fine-tunes these layers.  They receive gradients, cost memory and time, and never move.
 
 ## How it is found
 Registered parameters whose `requires_grad` went from False to True after the optimizers of their model were built, that
-reverse passes fill from then on, and that no optimizer holds.
+reverse passes fill from then on, and that no optimizer holds.  The same for parameters that one line unfroze, or set
+to True while it set others to False, before an optimizer was built that holds others of the model.
 
 ## Near misses
 - Frozen parameters that sat in the optimizer from the start.
 - `optimizer.add_param_group` or a new optimizer at the time of unfreezing.
 - A discriminator that is frozen during the generator's pass: its own optimizer holds it.
+- A line that only ever says True, which chooses nothing.
 
 ## Fix
 `optimizer.add_param_group({"params": backbone.parameters(), "lr": ...})` next to the unfreezing line.
@@ -53,22 +56,30 @@ def update(state: _no_optimizer.State, event: Event, world: World) -> None:
 def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
     findings = []
     leaves = _no_optimizer.unheld(state, world, "M7")
-    for flag, group in _no_optimizer.by_line(leaves, lambda t: world.tensor(t).unfrozen_site):
+    for flag, group in _no_optimizer.by_line(leaves, world.chosen_at):
         first = group[0]
         optimizer = _no_optimizer.optimizer_of(first.tensor, world)
         built = optimizer.site if optimizer is not None else NOWHERE
         site = flag if flag.file else built
         names = world.names(leaf.tensor for leaf in group)
         line = f" on line {built.line}" if built.file else ""
+        unfrozen = world.tensor(first.tensor).unfrozen_seq
+        late = optimizer is None or (unfrozen is not None and optimizer.made_seq < unfrozen)
+        empty = optimizer.empty_group if optimizer is not None else NOWHERE
+        what = (
+            f"unfrozen here, after the optimizer was built{line}"
+            if late
+            else f"chosen for training here, and the optimizer built{line} leaves them out"
+        )
         findings.append(
             Finding(
                 "M7",
                 "error",
                 site,
-                f"{names} are unfrozen here, after the optimizer was built{line}: {times(first.fills, 'reverse pass')} "
-                f"wrote their gradients since, and no optimizer holds them.",
+                f"{names} are {what}: {times(first.fills, 'reverse pass')} wrote their gradients since, and no "
+                f"optimizer holds them{f': the group added on line {empty.line} is empty' if empty.file else ''}.",
                 f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
-                related=distinct(site, (built, _no_optimizer.step_site(optimizer))),
+                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer))),
                 evidence={
                     "tensors": len(group),
                     "weights": sum(world.tensor(leaf.tensor).numel for leaf in group),

@@ -10,12 +10,15 @@ never changes.  If the operation kept its inputs, the second backward raises.
 
 ## How it is found
 A plain attribute of a called module that requires grad, is no leaf, was made from a single Parameter outside of
-forward, and stays the same tensor while reverse passes go through it.  Or an optimizer refuses a tensor that is no
+forward, and stays the same tensor while reverse passes go through it; or from several Parameters, in the constructor,
+and forward uses it.  Or a free leaf that reverse passes fill and no optimizer holds was converted on the line that made
+it (`w.requires_grad_().to(dtype)`): the program holds the result only.  Or an optimizer refuses a tensor that is no
 leaf, and the program made it with `requires_grad` and then went on with it: the line that did is named.
 
 ## Near misses
 - Values derived in forward, anew for each call; weight_norm and parametrizations do so in a hook.
 - Views of a registered parameter, such as its transpose: they follow it.
+- What the constructor computed from parameters for a report, and forward does not use.
 
 ## Fix
 Convert first, wrap last: `nn.Parameter(x.to(dtype))`, `nn.Parameter(x * 0.1)`.
@@ -25,9 +28,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name
+from gradledger.audit import _no_optimizer
+from gradledger.audit._code import last_name, parsed
 from gradledger.audit._loops import assignment_of, calls_at, meanings
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -41,7 +46,7 @@ RULE = Rule(
     "modules",
     "A Parameter was converted or multiplied before it was assigned: the attribute is a computed tensor.",
 )
-LISTENS = (PlainAttributes, Backward)
+LISTENS = (PlainAttributes, *_no_optimizer.LISTENS)
 KEPT = 4096
 HOOKED = ("_orig", "_g", "_v")  # beside these a hook computes the attribute anew in each call
 
@@ -63,6 +68,7 @@ class Kept:
 
 @dataclass(slots=True)
 class State:
+    leaves: _no_optimizer.State = field(default_factory=_no_optimizer.State)
     kept: dict[tuple[int, str], Kept] = field(default_factory=dict)
 
 
@@ -71,6 +77,7 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    _no_optimizer.update(state.leaves, event, world)
     if isinstance(event, Backward):
         for kept in state.kept.values():
             kept.backwards += event.weight
@@ -103,9 +110,11 @@ def finish(state: State, world: World) -> list[Finding]:
     if refused is not None:
         return [refused]
     raised = world.ended is not None and "backward through the graph a second time" in world.ended.message
-    findings = []
+    findings = [*_free(state, world)]
     for (module, name), kept in state.kept.items():
         if kept.values > 1 or kept.latest.made_in_forward or kept.backwards < (1 if raised else 2):
+            continue
+        if not _used_in_forward(kept.first.made_site, name):
             continue
         registered = world.module(module).tensors
         if any(f"{name}{ending}" in registered for ending in HOOKED):
@@ -138,6 +147,42 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return findings
+
+
+def _free(state: State, world: World) -> Iterator[Finding]:
+    """Free leaves that are filled below what was made from them on their own line."""
+    leaves = [
+        u for u in _no_optimizer.unheld(state.leaves, world, "M10") if _no_optimizer.kept_in(u.tensor, world) is None
+    ]
+    for site, group in _no_optimizer.by_line(leaves, lambda t: world.tensor(t).site):
+        optimizer = _no_optimizer.optimizer_of(group[0].tensor, world)
+        built = optimizer.site if optimizer is not None else NOWHERE
+        callers = [Site(f.file, f.line, f.function) for f in site.callers[:1]]
+        yield Finding(
+            "M10",
+            "error",
+            site,
+            f"The tensor made here required grad, and the program went on with a result of it, which is no leaf: "
+            f"{times(group[0].fills, 'reverse pass')} wrote the gradient into {times(len(group), 'hidden tensor')} "
+            "that no optimizer holds.",
+            "convert first, ask for the gradient last: x.to(dtype).requires_grad_()",
+            related=distinct(site, (*callers, built)),
+            evidence={"leaves": len(group), "reverse_passes": group[0].fills, "in_optimizers": 0},
+            count=group[0].fills,
+            subject="hidden tensor",
+            iteration=min(u.iteration for u in group),
+        )
+
+
+def _used_in_forward(made: Site, name: str) -> bool:
+    """Whether the forward of the class around the line reads `self.<name>`; True where the text does not tell."""
+    tree = parsed(made.file) if made.file else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
+                    return any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(inner))
+    return True
 
 
 def _refused(world: World) -> Finding | None:

@@ -6,11 +6,11 @@ before the watch) are taken in when they are first called.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -33,7 +33,10 @@ from gradledger.ledger._session import Session
 DEEP = 3  # containers inside containers are looked into this far
 MANY = 1000  # elements of one attribute that are looked at
 PRUNE_AT = 8192
-_LIBRARIES = frozenset({"torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "accelerate"})
+FEW_NODES = 32  # of the graph behind an attribute
+_LIBRARIES = sys.stdlib_module_names | {
+    "torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "accelerate", "numpy"
+}  # fmt: skip
 # What torch itself keeps on a module.
 _OWN = frozenset(torch.nn.Module().__dict__) | {"training"}
 
@@ -178,13 +181,11 @@ def scan(session: Session, module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _opened(value: Any, holder: torch.nn.Module) -> Any:
-    """What an object of the program's own that can be called keeps: the modules in its attributes.
+    """What an object of a class of the program's own keeps: the modules in its attributes.
 
     Anything else stands for itself, and so does an object that leads back to the module which holds it.
     """
     kind = type(value)
-    if not any(isinstance(vars(base).get("__call__"), FunctionType) for base in kind.__mro__):
-        return value  # nothing that Python code calls
     if isinstance(value, (torch.nn.Module, torch.Tensor)) or kind.__module__.partition(".")[0] in _LIBRARIES:
         return value
     try:
@@ -256,6 +257,7 @@ def _attribute(session: Session, found: _Found) -> PlainAttribute:
         is_leaf=first.is_leaf,
         is_parameter=isinstance(first, torch.nn.Parameter),
         made_from_parameter=source is not None
+        or _only_parameters(first)
         or (not first._is_view() and origin is not None and origin.from_parameter and not first.is_leaf),
         made_site=origin.site if origin is not None else NOWHERE,
         made_in_init=origin is not None and origin.in_init,
@@ -284,6 +286,24 @@ def _hidden_parameter(recorder: Recorder, tensor: torch.Tensor) -> torch.nn.Para
             return None
         node = inputs[0]
     return None
+
+
+def _only_parameters(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was computed from several Parameters (`torch.cat([self.a, self.b])`) and from nothing else that
+    requires grad."""
+    if tensor.is_leaf or tensor._is_view():
+        return False
+    found: set[int] = set()
+    nodes: list[Any] = [tensor.grad_fn]
+    for node in nodes:
+        if hasattr(node, "variable"):
+            if not isinstance(node.variable, torch.nn.Parameter):
+                return False
+            found.add(id(node.variable))
+        nodes += [below for below, _ in node.next_functions if below is not None]
+        if len(nodes) > FEW_NODES:
+            return False
+    return len(found) > 1
 
 
 # ------------------------------------------------------------------------------------------------ install
