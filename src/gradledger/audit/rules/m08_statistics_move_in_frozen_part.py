@@ -10,12 +10,14 @@ statistics that have drifted; the two differ from each other and from what the r
 
 ## How it is found
 A normalisation layer whose parameters are frozen moves its statistics in several iterations, with optimizer steps in
-between and after.
+between and after.  A layer without parameters is frozen when its parent is, or when it stands in a sequence between
+two frozen layers.
 
 ## Near misses
 - Statistics set from data before training, with no step in between.
 - A discriminator that is frozen only during the generator's pass.
 - A teacher or target that is copied from a trained network.
+- A layer without parameters at the border, between a frozen network and the new head.
 - Adapting statistics on purpose is still reported, as a warning: accept it with an allow comment.
 
 ## Fix
@@ -24,8 +26,11 @@ between and after.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import last_name
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -110,16 +115,25 @@ def finish(state: dict[int, Layer], world: World) -> list[Finding]:
         names = ", ".join(f"`{world.module_name(m)}`" for m, _ in layers[:3])
         more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
         frozen = world.module_name(part)
+        bare = not world.tensors_of(part)
+        around = "the layers before and after are frozen" if bare else "every parameter there is frozen"
         findings.append(
             Finding(
                 "M8",
                 "warning",
                 site,
                 f"{names}{more} in the frozen part `{frozen}` run in train mode: their running statistics moved in "
-                f"{times(layer.iterations, 'watched iteration')} of training although every parameter there is frozen.",
+                f"{times(layer.iterations, 'watched iteration')} of training although {around}.",
                 f"{frozen}.eval()  after every {world.module_name(root)}.train()",
                 related=distinct(
-                    site, (*layer.calls.values(), *(s for _, other in layers[1:4] for s in other.calls.values()))
+                    site,
+                    (
+                        *(Site(c.file, c.line, c.function) for c in site.callers[:1]),
+                        *_switched_off(site),
+                        *_frozen_at(root, world),
+                        *layer.calls.values(),
+                        *(s for _, other in layers[1:4] for s in other.calls.values()),
+                    ),
                 ),
                 evidence={
                     "layers": len(layers),
@@ -134,6 +148,19 @@ def finish(state: dict[int, Layer], world: World) -> list[Finding]:
             )
         )
     return findings
+
+
+def _switched_off(mode: Site) -> list[Site]:
+    """Lines beside the switch to train mode that put parts back into eval mode: these missed the layer."""
+    function = enclosing_function(mode.file, mode.line) if mode.file else None
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    return [Site(mode.file, c.lineno, mode.function) for c in calls if last_name(c.func) == "eval"][:2]
+
+
+def _frozen_at(root: int, world: World) -> list[Site]:
+    """Where parameters of the model were frozen."""
+    sites = {s.key(): s for t in world.tensors_of(root) if (s := world.tensor(t).flag_site).file}
+    return list(sites.values())[:2]
 
 
 def _is_copy(module: int, world: World) -> bool:

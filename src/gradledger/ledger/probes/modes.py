@@ -69,14 +69,29 @@ def statistics(session: Session, module: torch.nn.Module, root: torch.nn.Module)
 
 
 def _is_frozen(module: torch.nn.Module, root: torch.nn.Module) -> bool:
-    """Whether no parameter of the layer (of its parent, for a layer without any) requires grad."""
-    own = [t for _, role, t in tensors_of(module) if role == "parameter"]
-    if not own:
-        for _, above in tree(root):
-            if any(child is module for child in (above.__dict__.get("_modules") or {}).values()):
-                own = [t for _, m in tree(above) for _, role, t in tensors_of(m) if role == "parameter"]
-                break
-    return bool(own) and not any(t.requires_grad for t in own)
+    """Whether no parameter of the layer requires grad.  For a layer without any: none of its parent, or, in a sequence,
+    none of the layers before and after it."""
+    own = _flags(module)
+    if own:
+        return not any(own)
+    for _, above in tree(root):
+        children = [c for c in (above.__dict__.get("_modules") or {}).values() if c is not None]
+        place = next((i for i, child in enumerate(children) if child is module), None)
+        if place is None:
+            continue
+        parent = _flags(above)
+        if not any(parent) or not isinstance(above, torch.nn.Sequential):
+            return bool(parent) and not any(parent)
+        # one frozen neighbour is not enough: behind a frozen network, such a layer belongs to the new head
+        before = next((f for c in reversed(children[:place]) if (f := _flags(c))), [True])
+        after = next((f for c in children[place + 1 :] if (f := _flags(c))), [True])
+        return not any(before) and not any(after)
+    return False
+
+
+def _flags(module: torch.nn.Module) -> list[bool]:
+    """`requires_grad` of the parameters of a tree."""
+    return [t.requires_grad for _, m in tree(module) for _, role, t in tensors_of(m) if role == "parameter"]
 
 
 def install(session: Session) -> Undo:
