@@ -79,18 +79,23 @@ def _use(tree: ast.Module, file: str, scope: ast.AST, node: ast.AST, name: str) 
 
 def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[str, ast.For] | None:
     """The last loop over the argument in the function that is called, when this file defines it once."""
-    name = last_name(call.func)
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
-    if len(functions) != 1:
+    inner = _function_given(tree, call, position)
+    if inner is None:
+        return None
+    loops = [n for n in own_nodes(inner[0]) if isinstance(n, ast.For) and _loops_over(n, inner[1])]
+    writing = [loop for loop in loops if _writes(loop.body)]
+    return (inner[0].name, (writing or loops)[-1]) if loops else None
+
+
+def _function_given(tree: ast.Module, call: ast.Call, position: int) -> tuple[ast.FunctionDef, str] | None:
+    """The function that is called, when this file defines it once, and its name for the argument at `position`."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == last_name(call.func)]
+    if len(functions) != 1 or position < 0:
         return None
     arguments = [a.arg for a in (*functions[0].args.posonlyargs, *functions[0].args.args)]
     if arguments and arguments[0] == "self" and isinstance(call.func, ast.Attribute):
         position += 1
-    if position >= len(arguments):
-        return None
-    loops = [n for n in own_nodes(functions[0]) if isinstance(n, ast.For) and _loops_over(n, arguments[position])]
-    writing = [loop for loop in loops if _writes(loop.body)]
-    return (name, (writing or loops)[-1]) if loops else None
+    return (functions[0], arguments[position]) if position < len(arguments) else None
 
 
 def _loops_over(loop: ast.For, name: str) -> bool:
@@ -259,7 +264,7 @@ def _in_scope(file: str, tree: ast.Module, scope: ast.AST) -> Iterator[UsedUp]:
         if maker is None or not _walkable_once(maker.value):
             continue
         around_maker = {id(loop) for loop in loops if _inside(maker, loop)}
-        walks = [n for n in nodes if getattr(n, "lineno", 0) > maker.lineno and _surely_walks(n, name)]
+        walks = [n for n in nodes if getattr(n, "lineno", 0) > maker.lineno and _walks(tree, n, name)]
         for node in nodes:
             use = _use(tree, file, scope, node, name)
             if use is None:
@@ -288,6 +293,22 @@ def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.Assign | None]]:
 
 def _inside(node: ast.AST, outer: ast.AST) -> bool:
     return any(n is node for n in ast.walk(outer) if n is not outer)
+
+
+def _walks(tree: ast.Module, node: ast.AST, name: str) -> bool:
+    """Whether a node walks all of what `name` gives, or calls a function of the file that does, in any case."""
+    if not isinstance(node, ast.Call):
+        return _surely_walks(node, name)
+    inner = _function_given(tree, node, next((i for i, a in enumerate(node.args) if last_name(a) == name), -1))
+    return _surely_walks(node, name) or (
+        inner is not None
+        and any(
+            _surely_walks(n, inner[1])
+            for statement in inner[0].body
+            if not isinstance(statement, (ast.If, ast.Try, ast.FunctionDef, ast.ClassDef))
+            for n in ast.walk(statement)
+        )
+    )
 
 
 def _surely_walks(node: ast.AST, name: str) -> bool:

@@ -11,12 +11,14 @@ The program believes that a part is frozen (or trained) and it is not.  Nothing 
 ## How it is found
 The loop was given parameters, its body has a statement that sets `requires_grad` under a test of the name, and that
 statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, a path into the model that
-matches no name while others of the list do.
+matches no name while others of the list do.  Or whole names are asked to be in a set, and the set holds names of
+submodules.
 
 ## Near misses
 - A list of patterns that is empty, or comes from a configuration: nothing was asked for.
 - A second branch that matches instead.
 - A list of words ("norm", "ln") of which this model has some.
+- Names of submodules with which the loop compares a part of the name, too.
 
 ## Fix
 Print the names once (`[n for n, _ in model.named_parameters()]`) and correct the pattern; check that it matched.
@@ -27,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit import _iterators, _partial, _patterns
+from gradledger.audit import _iterators, _members, _partial, _patterns
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -105,7 +107,7 @@ def _walked(state: State, event: ParametersIterated) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     found = [*_patterns_without_match(state, world), *_no_child_chosen(state, world), *_used_up(state, world)]
-    return found or list(_one_of_a_list(state, world))
+    return found or [*_one_of_a_list(state, world), *_names_of_modules(state, world)]
 
 
 def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
@@ -165,6 +167,34 @@ def _one_of_a_list(state: State, world: World) -> Iterator[Finding]:
                 confidence="likely",
                 count=walk.walks,
                 subject=one.pattern,
+                iteration=walk.iteration,
+            )
+
+
+def _names_of_modules(state: State, world: World) -> Iterator[Finding]:
+    told: set[Place] = set()
+    for walk in state.walks.values():
+        if not walk.given or _of_a_library(walk.site):
+            continue
+        root = world.module_name(walk.module)
+        names = [world.name(t).removeprefix(f"{root}.") for t in world.tensors_of(walk.module)]
+        for one in _members.never_equal(walk.site, names):
+            site = Site(walk.site.file, one.line, walk.site.function)
+            if site.key() in told:
+                continue
+            told.add(site.key())
+            shown = ", ".join(f'"{n}"' for n in one.members[:NAMES_SHOWN])
+            yield Finding(
+                "M11",
+                "error",
+                site,
+                f"`{one.test}` asks whether the whole name of a parameter is one of {shown}: these are submodules, and "
+                f"no parameter is called so.  They are called {_names(walk.module, world)}.",
+                "compare the part of the name before the last dot: name.rpartition('.')[0]",
+                related=distinct(site, (walk.site, _iterators.caller(walk.site))),
+                evidence={"parameters_given": len(names), "matched": 0, "first_members": shown},
+                count=walk.walks,
+                subject=one.test,
                 iteration=walk.iteration,
             )
 
