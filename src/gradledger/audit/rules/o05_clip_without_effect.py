@@ -2,8 +2,8 @@
 
 ## What it is
 `clip_grad_norm_` or `clip_grad_value_` runs before the gradients are filled, after the step has used them, over other
-parameters than those that are stepped, over an iterator that is already empty, or while the gradients still carry the
-scale of a GradScaler, or one that was put in by hand.
+parameters than those that are stepped, in a hook that the optimizer calls after its step, over an iterator that is
+already empty, or while the gradients still carry the scale of a GradScaler, or one that was put in by hand.
 
 ## Why it matters
 The update that the limit was meant to bound goes through unclipped (or, with a loss scale, almost every update is
@@ -28,12 +28,15 @@ and between the clip and the step all gradients were divided by it.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _iterators, _scales
+from gradledger.audit._code import last_name, parsed
 from gradledger.audit._cycle import optimizer_word
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -246,7 +249,7 @@ def _judged(line: Line, state: State, world: World) -> Finding | None:
             f"{times(line.calls, 'call')}: no update was ever limited to {limit}."
         )
         fix = f"{clip} before {word}.step()" + (f" on line {line.step.line}" if line.step.file else "")
-        return _finding(line, "error", message, fix, related, evidence, line.count("after"))
+        return _finding(line, "error", message, fix, (*_hooked(line.site), *related), evidence, line.count("after"))
     if line.all_but_few("before"):
         evidence |= {"calls_before_fill": line.count("before")}
         message = (
@@ -301,6 +304,19 @@ def _finding(
         subject="clip",
         iteration=line.iteration,
     )
+
+
+def _hooked(clip: Site) -> list[Site]:
+    """Where the function around the clip is made a hook that runs after the step."""
+    function, tree = enclosing_function(clip.file, clip.line), parsed(clip.file)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if function is not None and tree is not None else []
+    return [
+        Site(clip.file, call.lineno, "")
+        for call in calls
+        if last_name(call.func) == "register_step_post_hook"
+        and function is not None
+        and any(last_name(given) == function.name for given in call.args)
+    ]
 
 
 def _others_clip(line: Line, state: State) -> bool:

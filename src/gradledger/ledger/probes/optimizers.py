@@ -17,7 +17,7 @@ from gradledger.ledger._lifecycle import Leaf
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
 
-_LAST = "gradledger"  # among the hooks of an optimizer, whose other names are numbers
+_LAST = _FIRST = "gradledger"  # among the hooks of an optimizer, whose other names are numbers
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -82,7 +82,12 @@ class _Probe:
 
     def asked_to_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """torch calls the hooks for all optimizers before an optimizer's own, and those may clear, clip or fill: what
-        the step consumes is there after the last of them.  So ours goes behind them for this step."""
+        the step consumes is there after the last of them.  So ours goes behind them for this step.  After the step it
+        calls an optimizer's own first: ours goes before them."""
+        after = getattr(optimizer, "_optimizer_step_post_hooks", None)
+        if after and (self.recorder.enabled or self.recorder.abroad):
+            after[_FIRST] = self.stepped
+            after.move_to_end(_FIRST, last=False)
         own = getattr(optimizer, "_optimizer_step_pre_hooks", None)
         if not own:
             self.before_step(optimizer, args, kwargs)
@@ -137,6 +142,10 @@ class _Probe:
         return tuple((min(now - f.backward, 8), min(f.consumed, 3)) for f in fills[-6:])
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if getattr(optimizer, "_optimizer_step_post_hooks", {}).pop(_FIRST, None) is None:
+            self.stepped(optimizer, args, kwargs)
+
+    def stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         getattr(optimizer, "_optimizer_step_pre_hooks", {}).pop(_LAST, None)
         if not self.recorder.enabled:
             return
