@@ -11,7 +11,8 @@ before training has begun.  Stepped too rarely, the rate stays at its first valu
 ## How it is found
 Two readings of one schedule are compared.  In the unit in which it is stepped it does not fit (it comes back up, decays
 to nothing, or has run less than half of its length at the end); in the other unit it fits: its length is the number of
-epochs of this run, the number of batches, or is written as such in the program.
+epochs of this run, the number of batches, or is written as such in the program.  A function of the program's own that
+comes back up each time the number of epochs has gone by in batches, and computes with that number, is one of these.
 
 ## Near misses
 - Warm restarts and cyclic schedules, which come back on purpose.
@@ -46,6 +47,7 @@ LISTENS = _schedules.LISTENS
 RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau")
 OF_OTHERS = ("SequentialLR", "ChainedScheduler")
 GONE = 1e-3  # of the peak rate: decayed to nothing
+LOW, HIGH = 0.25, 0.75  # of the peak rate: the bottom of a wave of one's own, and back at its top
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,16 @@ def _lambda_too_often(schedule: Schedule, passes: int, each: int) -> Verdict | N
                 {"passes": passes, "steps_per_pass": each},
             )
         return None
+    ends, back, again = (schedule.rate_at(k * passes) / peak for k in (1, 2, 3))
+    written = passes in (v for k, v in schedule.horizon.items() if k.startswith("lambda."))
+    if written and calls >= 3 * passes and max(ends, again) < LOW < HIGH < back:
+        return Verdict(
+            f"is stepped once per batch: its rate was down after {passes} calls and up again after {2 * passes}",
+            f"this run made {times(passes, 'pass')} of {each} batches, and the function counts {passes}: epochs",
+            "give the schedule its length in batches, or call scheduler.step() once per epoch",
+            passes,
+            {"passes": passes, "steps_per_pass": each, "too_fast": round(calls / passes, 1)},
+        )
     gone = schedule.first_call_at_or_below(GONE * peak)
     if gone is not None and not loaded:
         counts = [n for n in counts_around(schedule) if abs(gone - n) <= 1 and calls >= 2 * n]
