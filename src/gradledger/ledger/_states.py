@@ -167,16 +167,20 @@ def print_of_state(state: Any) -> int | None:
 
 
 def plain_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Path -> tensors of a tree that its state leaves out: attributes that are neither parameters nor buffers, and
-    buffers that were registered with `persistent=False`."""
+    """Path -> tensors of a tree that its state leaves out: attributes that are neither parameters nor buffers, by
+    themselves or in a list or tuple (`centres.0`), and buffers that were registered with `persistent=False`."""
     found: dict[str, torch.Tensor] = {}
     for path, below in tree(module):
         buffers, unsaved = below.__dict__["_buffers"], below.__dict__.get("_non_persistent_buffers_set", ())
         for name, value in (*below.__dict__.items(), *((n, buffers.get(n)) for n in sorted(unsaved))):
+            full = f"{path}.{name}" if path else name
             if isinstance(value, torch.Tensor):
-                found[f"{path}.{name}" if path else name] = value
-                if len(found) >= MAX_PLAINS:
-                    return found
+                found[full] = value
+            elif type(value) in (list, tuple) and len(value) <= MAX_PLAINS:
+                if all(isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter) for v in value):
+                    found.update({f"{full}.{i}": tensor for i, tensor in enumerate(value)})
+            if len(found) >= MAX_PLAINS:
+                return found
     return found
 
 

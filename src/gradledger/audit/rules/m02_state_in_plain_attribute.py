@@ -11,7 +11,9 @@ without any message: all keys matched.
 
 ## How it is found
 At `load_state_dict`, plain tensors of the module that gave the state and of the module that took it are compared: all
-registered tensors agree and such an attribute differs (error).  Or the state was written to a file without an attribute
+registered tensors agree and such an attribute differs (error).  It may be a list of tensors, and a statistic that is
+carried on: by forward in train mode, itself or in a method that it calls then, or by a method that the program calls
+(`norm.update(x)`).  Or the state was written to a file without an attribute
 that was set once, outside of constructor and forward, or drawn at random by the constructor (warning).  Or forward
 carries it on under `if self.training`, and nothing is saved in this run (warning).  Or the program raised on the line
 where such a tensor met parameters that were converted or moved.
@@ -36,7 +38,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _resumes
 from gradledger.audit._code import last_name, parsed
-from gradledger.audit._loops import calls_at
+from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -65,6 +67,7 @@ class Attribute:
     """One plain attribute of one module.  `values`: how many different tensors it was seen to hold; `set_at`: the
     latest line outside of `__init__` that made one; `made_at`: the first line."""
 
+    module: int
     latest: PlainAttribute
     made_at: Site
     set_at: Site = NOWHERE
@@ -105,7 +108,7 @@ def _see(state: State, module: int, attribute: PlainAttribute) -> None:
     outside = attribute.made_site.file and not attribute.made_in_init and not attribute.made_in_forward
     known = state.attributes.get((module, attribute.name))
     if known is None:
-        known = state.attributes[module, attribute.name] = Attribute(attribute, attribute.made_site)
+        known = state.attributes[module, attribute.name] = Attribute(module, attribute, attribute.made_site)
     elif known.latest.tensors != attribute.tensors:
         known.values += 1
         known.latest = attribute
@@ -134,8 +137,12 @@ def _lost_on_reload(state: State, world: World) -> Iterator[Finding]:
             taken = _find(state, load.origin_ident, path, world)
             given = _find(state, load.ident, path, world)
             source = taken or given
-            name = path.rpartition(".")[2]
+            name = source.latest.name if source is not None else ""
             kept = _kept_in_training(source, name) if source is not None else NOWHERE
+            if source is not None and not kept.file:
+                kept = _kept_by_method(source, name, world)
+            if path.rpartition(".")[2].isdigit():
+                path = path.rpartition(".")[0]  # one of a list
             if source is None or ((source.in_forward or source.values >= OFTEN) and not kept.file):
                 continue
             if given is not None and (given.in_forward or given.set_at.file) and not kept.file:
@@ -183,7 +190,54 @@ def _kept_in_training(known: Attribute, name: str) -> Site:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _BLENDS:
                 if any(_is_own(n, name) for n in ast.walk(node.func.value)):
                     return Site(file, node.lineno, "forward")
+            if tree is not None and isinstance(node, ast.Call) and _is_own(node.func, last_name(node.func)):
+                called = _methods(tree).get(last_name(node.func))
+                if called is not None and (line := _carries_on(called, name)) and _read_in_forward(tree, name):
+                    return Site(file, line, called.name)
     return NOWHERE
+
+
+def _kept_by_method(known: Attribute, name: str, world: World) -> Site:
+    """Where a method that the program calls carries a statistic on that forward reads.  What it computes with
+    parameters or submodules is no statistic but a state."""
+    site = known.set_at
+    tree = parsed(site.file) if site.file else None
+    method = enclosing_function(site.file, site.line) if tree is not None else None
+    if tree is None or not isinstance(method, ast.FunctionDef) or not _read_in_forward(tree, name):
+        return NOWHERE
+    info = world.module(known.module)
+    read = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+    line = 0 if read & (info.tensors.keys() | info.children.keys()) else _carries_on(method, name)
+    return Site(site.file, line, method.name) if line else NOWHERE
+
+
+def _methods(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    return {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+
+
+def _carries_on(method: ast.FunctionDef, name: str) -> int:
+    """The line where a method assigns `self.<name>` from a value that it carries on: its own, or another."""
+    found = 0
+    own: set[str] = set()  # carried on from their own values
+    for node in ast.walk(method):
+        if not isinstance(node, (ast.Assign, ast.AugAssign)):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        given = {n.attr for t in targets for n in ast.walk(t) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+        read = {n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+        own |= given if isinstance(node, ast.AugAssign) or given & read else set()
+        if name in given:
+            found = node.lineno if name in own or read & own else 0
+    return found
+
+
+def _read_in_forward(tree: ast.Module, name: str) -> bool:
+    return any(
+        _is_own(n, name)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name == "forward"
+        for n in ast.walk(function)
+    )
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
@@ -197,8 +251,8 @@ def _left_out(state: State, world: World) -> Iterator[Finding]:
     for ident, taken in state.taken.items():
         for path in taken.missing:
             known = _find(state, ident, path, world)
-            if known is None or known.in_forward or known.values >= OFTEN:
-                continue
+            if known is None or known.in_forward or known.values >= OFTEN or path.rpartition(".")[2].isdigit():
+                continue  # (a list is told by the values after a load only)
             drawn = not known.set_at.file and _drawn_at(known.made_at)
             if not known.set_at.file and not drawn:
                 continue
@@ -290,6 +344,8 @@ def _find(state: State, root: int | None, path: str, world: World) -> Attribute 
         return None
     module = root
     *above, name = path.split(".")
+    if name.isdigit() and above:
+        name = above.pop()  # one of a list
     for part in above:
         child = world.module(module).children.get(part)
         if child is None:
