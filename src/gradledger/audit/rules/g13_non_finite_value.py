@@ -109,7 +109,7 @@ def update(state: State, event: Event, world: World) -> None:
         if event.root_site.file and (key in state.roots or len(state.roots) < _ROOTS_KEPT):
             state.roots[key] = event.root_site
         state.last_root = state.roots.get(key, NOWHERE)
-        if event.method == "backward" and event.value is not None:
+        if event.method == "backward" and event.value is not None and not event.scaled:
             state.lasting = 0 if math.isfinite(event.value) else state.lasting + event.weight
     elif isinstance(event, NonFinite):
         if len(state.seen) < _KEPT:
