@@ -97,7 +97,7 @@ SYNC_BLOCK = """        if learning and before // args.target_sync != counters.e
             counters.target_sync += 1
 """
 SIZE = "math.prod(simulator.observation_shape)"
-MLP = f"    return rl.mlp_q_network({SIZE}, simulator.actions, **chosen).to(args.device, dtype)\n"
+MLP = f"    return rl.mlp_q_network({SIZE}, simulator.actions, **chosen).to(args.device)\n"
 DROPOUT = f"""    net = rl.mlp_q_network({SIZE}, simulator.actions).to(args.device, dtype)
     return nn.Sequential(*net[:-1], nn.Dropout(0.1), net[-1])
 """

@@ -83,7 +83,7 @@ class Rows:
         self.statistics: list[Statistic] = []
         self.parts: list[Part] = []
         self.wholes: dict[int, Part] = {}
-        self._lines: dict[tuple[str, int], int] = {}
+        self._lines: dict[tuple[tuple[str, int], int], int] = {}
         self._prune_at = PRUNE_AT
 
     # ------------------------------------------------------------------ what a tensor holds
@@ -168,13 +168,16 @@ class Rows:
         if len(rows) > 1 and len(np.unique(rows)) < len(rows):
             return  # rows repeated: what is made of it is a table of its own
         part = held.part
-        line, calls = op.site.key(), self.trace.recorder.calls
+        line, calls = (op.site.key(), self.trace.token_of(base)), self.trace.recorder.calls
         fresh = self._lines.get(line, calls) == calls
         if line in self._lines or len(self._lines) < KEPT:
             self._lines[line] = calls
-        # A line that picks again after a module was called draws batches: they belong to the part.  Before that it may
-        # cut several: `test, train = x[:400], x[400:]`.
-        if part.whole or fresh:
+        # A line that picks from a tensor again after a module was called draws batches: they belong to the part.
+        # Before that it may cut several: `test, train = x[:400], x[400:]`, or another column beside the first one.
+        beside = [p for p in self.parts[-4:] if not part.whole and _cut_beside(p, part, op.site, rows)]
+        if fresh and beside:
+            part = beside[-1]
+        elif part.whole or fresh:
             part = Part(rows, False, op.site, Ref(out), part.space)
             if len(rows) >= LEAST and len(self.parts) < KEPT:
                 twin = next((p for p in reversed(self.parts[-16:]) if _same_rows(p, part)), None)
@@ -298,6 +301,12 @@ def _chosen(index: Any, rows: int) -> Any:
         index = index.astype(np.int64)
         return index if not len(index) or (-rows <= index.min() and index.max() < rows) else None
     return None
+
+
+def _cut_beside(part: Part, source: Part, site: Site, rows: Any) -> bool:
+    """Whether a part holds just these rows of the same table, cut by the same line."""
+    same = part.space == source.space and part.site.key() == site.key() and len(part.rows) == len(rows)
+    return same and bool((part.rows == rows).all())
 
 
 def _same_rows(a: Part, b: Part) -> bool:

@@ -66,7 +66,10 @@ def update(state: State, event: Event, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     found = []
+    told = any(event.dataset != "tensor" for event in state.changes)
     for event in state.changes:
+        if told and event.dataset == "tensor":
+            continue  # the pieces of what a data set hands out
         read, written = _lines(event)
         if _is_record(event):
             continue
