@@ -14,8 +14,8 @@ parts of the same table are held out.  The values of both are compared.  It is r
 groups with empty space between them (more groups than classes), when the stored order runs smoothly and jumps between
 recordings, or when items hold the very same numbers shifted (overlapping windows), and most of the held-out rows belong
 together with rows trained on.  Where the program splits before torch sees the rows, the inputs of a training and of an
-evaluation that is named for held-out rows are compared in the same way; copies among the rows held out, some of which
-are trained on, count too.
+evaluation that is named for held-out rows (`x_val`, or what was taken by `fold == test_fold`) are compared in the same
+way; copies among the rows held out, some of which are trained on, count too.
 
 ## Near misses
 - Splits by group, by recording, or in time.
@@ -37,6 +37,7 @@ from gradledger.audit._splits import is_held_out, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, RowsMet, RowsShared
+from gradledger.core.site import Site
 
 RULE = Rule(
     "D6",
@@ -81,6 +82,7 @@ def finish(state: State, world: World) -> list[Finding]:
             "runs": f"the {event.rows} rows are {event.groups} recordings, one after the other",
             "windows": f"the {event.rows} items are overlapping windows that hold the very same numbers",
         }[event.how]
+        callers = (Site(f.file, f.line, f.function) for f in event.site.callers[:1])
         found.append(
             Finding(
                 "D6",
@@ -89,7 +91,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"{what}, and {event.shared:.0%} of the {event.held} rows held out have relatives among those trained "
                 f"on: the score measures memory, not what happens on new data.",
                 "split by group: draw whole recordings (people, scenes), then take all their rows",
-                related=distinct(event.site, (*lines_that_split(event.site)[:3], event.train_site)),
+                related=distinct(event.site, (*lines_that_split(event.site)[:3], *callers, event.train_site)),
                 evidence={
                     "how": event.how,
                     "groups": event.groups,
