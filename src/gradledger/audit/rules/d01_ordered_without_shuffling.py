@@ -12,16 +12,20 @@ little about that of the whole set, and BatchNorm sees one class at a time.
 In the first passes over a loader that does not shuffle, the variance of each column of its batches is split into what
 lies within batches and what lies between them.  With rows in random order about 1/B of it lies between; it is reported
 from half of it on, when reverse passes ran after the batches.  The same of batches that are cut from one table, piece
-after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.  An
-`IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler or
-batch sampler of the program's own, or a list of numbers in its place, counts when its numbers come nearly as the rows
-are stored, and when a second pass goes through the same order.  Of whole numbers (tokens, lengths, times) only the
+after piece in memory, and given to a module; a table that is shuffled is another piece of memory, in random order.  And
+of batches that a program makes by itself, when the same ones, told by value, come again in the same order, neighbours
+alike.
+
+An `IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler
+or batch sampler of the program's own, or a list of numbers in its place, counts when its numbers come nearly as the
+rows are stored, and when a second pass goes through the same order.  Of whole numbers (tokens, lengths, times) only the
 classes that a loss takes for its target count.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.
 - Data stored in random order, read without shuffling.
 - Batches of rows of like length that come in random order, or whose classes do not go with the length.
+- One item a step in an order that is kept, but follows nothing; steps of the whole set, piece by piece.
 - Sequences that carry the state of a recurrent network from batch to batch.
 
 ## Fix
@@ -30,12 +34,9 @@ classes that a loss takes for its target count.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from gradledger.audit._code import parsed
-from gradledger.audit._loops import calls_at, loops_around, meanings
+from gradledger.audit._order import cut, walks_in
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -90,10 +91,10 @@ def finish(state: State, world: World) -> list[Finding]:
         loops: tuple[Site, ...] = ()
         if loader is None:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
-            site, loops = _cut(event.site)
+            site, loops = cut(event.site)
         elif event.order_site.file:
             fix = "shuffle in the __iter__ that gives the order: torch.randperm(n).tolist(), or a buffer of many rows"
-            loops = tuple(_walks_in(event.order_site))
+            loops = tuple(walks_in(event.order_site))
         found.append(
             Finding(
                 "D1",
@@ -115,40 +116,6 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
-
-
-def _walks_in(function: Site) -> Iterator[Site]:
-    """The first line of an `__iter__`, those of its loops, and of what they walk."""
-    yield function
-    tree = parsed(function.file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.FunctionDef) and node.name == function.function and _begins(node, function.line):
-            for loop in (n for n in ast.walk(node) if isinstance(n, ast.For)):
-                yield Site(function.file, loop.lineno, function.function)
-                names = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
-                for made in (n for n in ast.walk(node) if isinstance(n, ast.Assign)):
-                    if names & {n.id for t in made.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
-                        yield Site(function.file, made.lineno, function.function)
-
-
-def _begins(node: ast.FunctionDef, line: int) -> bool:
-    return line in (node.lineno, *(d.lineno for d in node.decorator_list))
-
-
-def _cut(site: Site) -> tuple[Site, tuple[Site, ...]]:
-    """The line that cuts a piece off for a call, in a loop around it; the loops, and the lines in them that make what
-    the call is given.  Pieces of other arrays than torch's are met where they are used: then the line before it that
-    slices is meant."""
-    names = {n.id for call in calls_at(*site.key()) for n in ast.walk(call) if isinstance(n, ast.Name)}
-    found: list[Site] = []
-    slicing: list[int] = []
-    for loop in loops_around(site)[:2]:
-        found.append(Site(loop.file, loop.line, ""))
-        made = [node for name in names for node in meanings(loop.file, name)]
-        inside = [node for node in made if loop.line < node.lineno < site.line and loop.file == site.file]
-        found += [Site(loop.file, line, "") for line in sorted({node.lineno for node in inside})]
-        slicing += [node.lineno for node in inside if any(isinstance(part, ast.Slice) for part in ast.walk(node))]
-    return replace(site, line=max(slicing)) if slicing else site, tuple(found)
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -58,13 +58,17 @@ class Item:
 
     def between(self) -> float:
         """The largest share of a column's variance that lies between batches; 0 when no column varies."""
+        return float(self.shares().max(initial=0.0))
+
+    def shares(self) -> Any:
+        """Of each column, the share of its variance that lies between batches; 0 where it does not vary."""
         rows = np.asarray(self.rows, dtype=np.float64)[:, None]
         means, within = np.stack(self.means), np.stack(self.squares).sum(0)
         total_mean = (rows * means).sum(0) / rows.sum()
         between = (rows * (means - total_mean) ** 2).sum(0)
         total = between + within
         varies = total > 1e-12 * (1.0 + total_mean**2) * rows.sum()
-        return float((between[varies] / total[varies]).max()) if varies.any() else 0.0
+        return np.where(varies, between / np.where(varies, total, 1.0), 0.0)
 
     def in_order_of(self, other: Item) -> bool:
         """Whether the batches of another pass had nearly the same means, one after the other."""
