@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from gradledger.audit._code import last_name, parsed
 from gradledger.audit._loops import Loop, calls_at, loops_around, meanings
@@ -78,6 +79,6 @@ def _yielded(loop: Loop) -> tuple[list[Site], list[Site]]:
     return cuts, others
 
 
-def _is_dropped(node: ast.AST) -> bool:
+def _is_dropped(node: ast.AST) -> TypeGuard[ast.Expr]:
     """`rng.permutation(rows)` as a whole line: the new order is thrown away."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _MIXES

@@ -15,12 +15,14 @@ groups with empty space between them (more groups than classes), when the stored
 recordings, or when items hold the very same numbers shifted (overlapping windows), and most of the held-out rows belong
 together with rows trained on.  Where the program splits before torch sees the rows, the inputs of a training and of an
 evaluation that is named for held-out rows (`x_val`, or what was taken by `fold == test_fold`) are compared in the same
-way; copies among the rows held out, some of which are trained on, count too.
+way; copies among the rows held out, some of which are trained on, count too.  And pairs, given to a module of two alike
+inputs, that were trained on the other way round, where pairs that were trained on both ways had one target.
 
 ## Near misses
 - Splits by group, by recording, or in time.
 - Rows of one class each in a cluster: the clusters are the classes.
 - Independent rows, dense or sparse; grids, sorted points of one variable, counted and categorical inputs.
+- Pairs with a direction: (u, v) and (v, u) have targets of their own.
 - Folds that are trained on in turn; parts that nobody evaluates.
 
 ## Fix
@@ -115,6 +117,7 @@ def _by_value(event: RowsMet) -> Finding | None:
     what = {
         "groups": f"the rows form {event.groups} tight groups",
         "windows": "the items are overlapping windows that hold the very same numbers",
+        "mirrored": "each pair (u, v) is there as (v, u), too",
         "same": f"{event.repeated:.0%} of the rows asked for on line {event.site.line} are there more than once",
     }[event.how]
     split = _met.split_lines(event)

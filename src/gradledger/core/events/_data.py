@@ -239,8 +239,9 @@ class RowsMet(Event):
     """What a module was asked at `site`, without a graph and for no loss, compared by value with what it had been
     trained on until then at `train_site`.
 
-    `how`: "same" (the very rows), "groups" or "windows" (see `RowsShared`); `groups`, `rows`, `held`, `shared`,
-    `within`: as there; `repeated`: the share of the rows asked for that are there more than once."""
+    `how`: "same" (the very rows), "groups" or "windows" (see `RowsShared`), "mirrored" (pairs, the other way round,
+    whose targets have no direction); `groups`, `rows`, `held`, `shared`, `within`: as there; `repeated`: the share of
+    the rows asked for that are there more than once."""
 
     KIND: ClassVar[str] = "rows_met"
     module: int

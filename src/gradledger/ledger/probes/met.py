@@ -149,8 +149,8 @@ class _Probe:
     def _compare(self, place: _Asked, train_site: Site, mine: Any, batches: list[Any]) -> None:
         theirs = np.concatenate(place.rows)
         before = np.repeat(place.before, [len(rows) for rows in place.rows])
-        mine_keys, first_trained = np.unique(_keys(mine), return_index=True)
-        keys = _keys(theirs)
+        mine_keys, first_trained = np.unique(keys_of(mine), return_index=True)
+        keys = keys_of(theirs)
         at = np.searchsorted(mine_keys, keys).clip(max=len(mine_keys) - 1)
         known = (mine_keys[at] == keys) & (first_trained[at] < before)
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -194,7 +194,7 @@ def _copied(tensor: torch.Tensor) -> Any:
     return np.array(array[:ASKED]) if array is not None and array.dtype.kind in "fiu" else None
 
 
-def _keys(rows: Any) -> Any:
+def keys_of(rows: Any) -> Any:
     """One number for each row, by its bytes."""
     raw = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8).astype(np.uint64)
     weights = np.random.Generator(np.random.PCG64(1)).integers(1, 2**63, raw.shape[1], dtype=np.uint64)
@@ -203,7 +203,7 @@ def _keys(rows: Any) -> Any:
 
 def _repeats(batches: list[Any]) -> float:
     """The share of rows that are there more than once within what was asked at one go (the first batch of many)."""
-    keys = _keys(max(batches, key=len))
+    keys = keys_of(max(batches, key=len))
     _, counts = np.unique(keys, return_counts=True)
     return float(counts[counts > 1].sum() / len(keys))
 
@@ -213,7 +213,7 @@ def _by_chance(batches: list[Any], rows: int) -> float:
     most: as often as two rows of one batch are equal."""
     pairs = equal = 0
     for batch in batches:
-        _, counts = np.unique(_keys(batch), return_counts=True)
+        _, counts = np.unique(keys_of(batch), return_counts=True)
         pairs += len(batch) * (len(batch) - 1) // 2
         equal += int((counts * (counts - 1) // 2).sum())
     return rows * (equal + 3) / max(pairs, 1)  # (three more may well have been missed)
@@ -249,4 +249,4 @@ def install(session: Session) -> Undo:
     return undo
 
 
-__all__ = ["install"]
+__all__ = ["LEAST", "install", "keys_of"]
