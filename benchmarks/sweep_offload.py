@@ -20,7 +20,7 @@ from _alternate import Goals, alternate, arguments, finish, mb, table
 from sweep_peers import Entry, Method, compare, plain, save_on_cpu, sweep
 
 from gradledger.sweep import BudgetError
-from gradledger.sweep._offload import bandwidth
+from gradledger.sweep._shipment import bandwidth
 
 SHARES = (0.6, 0.4, 0.25)
 

@@ -60,11 +60,18 @@ def preload() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
+    import numpy.ma  # noqa: F401
     import torch
     import torch._dynamo  # the first optimizer of any program imports it, which takes seconds
     import torch.utils.data
 
-    import gradledger.cli.commands.audit  # noqa: F401
+    import gradledger.audit.render.html
+    import gradledger.audit.render.json
+    import gradledger.audit.render.md
+    import gradledger.audit.render.sarif
+    import gradledger.audit.render.text
+    import gradledger.cli.commands.audit
+    import gradledger.watch._beside  # noqa: F401
     from gradledger.audit import registry
     from gradledger.ledger import _session, _sink, probes  # noqa: F401
 

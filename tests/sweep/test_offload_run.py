@@ -23,7 +23,7 @@ import problems as P
 from alone import alone
 from gradledger import sweep
 from gradledger.core.errors import SweepError
-from gradledger.sweep import _offload, _scratch
+from gradledger.sweep import _offload, _scratch, _shipment
 from gradledger.sweep._action import Action
 from gradledger.sweep._chain import Chain
 from gradledger.sweep._memory import MemoryWatch
@@ -568,7 +568,7 @@ def test_planning_measures_the_disk_and_keeps_the_budget(monkeypatch: pytest.Mon
     )
     assert "@disk" in planned.plan.text
     assert "@host" not in planned.plan.text
-    assert planned.bandwidth == {"disk": _offload.bandwidth("disk", torch.device("cpu"))}
+    assert planned.bandwidth == {"disk": _shipment.bandwidth("disk", torch.device("cpu"))}
     assert 1e6 < planned.bandwidth["disk"] < 1e12
     one = sweep.Sweep(problem.blocks, problem.loss_fn, plan=planned)
     for _ in range(2):

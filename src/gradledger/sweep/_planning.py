@@ -15,10 +15,10 @@ from gradledger.sweep._chain import Chain, Key
 from gradledger.sweep._cost import Costs
 from gradledger.sweep._describe import describe, picture
 from gradledger.sweep._facts import Facts
-from gradledger.sweep._offload import bandwidth
 from gradledger.sweep._plan import Keep, Plan
 from gradledger.sweep._planners import find
 from gradledger.sweep._profile import Profiler
+from gradledger.sweep._shipment import bandwidth
 from gradledger.sweep._simulate import Simulation, simulate
 
 Budget = int | str | None

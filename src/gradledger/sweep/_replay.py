@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parameter import is_lazy
 
 from gradledger.core.errors import SweepError
@@ -145,3 +146,16 @@ def first_run(found: Found, still: Still, where: str, tell: Callable[[list[Named
 def version_of(tensor: Tensor | None) -> int:
     """Moves with every write into the tensor."""
     return 0 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def keeping_nothing() -> saved_tensors_hooks:
+    """A context in which a run makes its graph and saves nothing for it: nobody will walk that graph."""
+    return saved_tensors_hooks(_drop, _never)
+
+
+def _drop(_tensor: Tensor) -> None:
+    return None
+
+
+def _never(_packed: None) -> Tensor:
+    raise AssertionError("the graph of a run that keeps nothing was walked")

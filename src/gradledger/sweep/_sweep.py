@@ -14,12 +14,12 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from gradledger.core import passes
-from gradledger.core.errors import SweepError
 from gradledger.sweep import _optimize
 from gradledger.sweep._action import Action
 from gradledger.sweep._ambient import modes_kept
 from gradledger.sweep._block import Blocks
 from gradledger.sweep._chain import KINDS, Chain, Key
+from gradledger.sweep._choose import bytes_of, one_plan, plan_for_kind, wrong
 from gradledger.sweep._cotangents import CotangentLedger, Cotangents
 from gradledger.sweep._events import ReverseWalk
 from gradledger.sweep._executor import Walk
@@ -29,8 +29,8 @@ from gradledger.sweep._nested import Nested
 from gradledger.sweep._parallel import refuse
 from gradledger.sweep._plan import Keep, Plan, keeps
 from gradledger.sweep._planners import BudgetError
-from gradledger.sweep._planning import Budget, Planned, check_fits, make_plan, read_plan, solve
-from gradledger.sweep._profile import NO_TARGET, Profiler, device_of
+from gradledger.sweep._planning import Budget, Planned, read_plan, solve
+from gradledger.sweep._profile import NO_TARGET, device_of
 from gradledger.sweep._seed import roots_and_seeds
 from gradledger.sweep._step import Step, ids_of, reverse
 from gradledger.sweep._straight import Straight, plain_enough
@@ -86,11 +86,11 @@ class Sweep:
         check_peak_every: int = 500,
     ) -> None:
         if engine not in ("sweep", "autograd"):
-            raise _wrong(f"engine={engine!r}", "'sweep' or 'autograd'", "choose one; both give the same bits")
+            raise wrong(f"engine={engine!r}", "'sweep' or 'autograd'", "choose one; both give the same bits")
         if plan is not None and budget is not None:
-            raise _wrong("a plan and a budget", "one of them", "sweep.plan(..., budget=...) makes a plan for a budget")
+            raise wrong("a plan and a budget", "one of them", "sweep.plan(..., budget=...) makes a plan for a budget")
         if watch_cotangents and engine == "autograd":
-            raise _wrong(
+            raise wrong(
                 "watch_cotangents with engine='autograd'",
                 "the explicit walk, which alone sees the cotangents at the boundaries",
                 "use engine='sweep'",
@@ -104,7 +104,7 @@ class Sweep:
         if self.chain.reduction is not None:
             self.chain.reduction.check(engine)
             if self.chain.reduction.collective:
-                self._given = _one_plan(self._given, budget)
+                self._given = one_plan(self._given, budget)
         if isinstance(self._given, Planned):
             self._given.plan.validate(len(self.chain.blocks))
             self.chain.adopt(self._given.key, self._given.facts)
@@ -176,7 +176,7 @@ class Sweep:
             refuse(self.chain.reduction, "reverse", "use backward; with watch_cotangents=True it records cotangents")
         walk, _ = self._walk(x, y)
         if not isinstance(walk, Walk):
-            raise _wrong("reverse with engine='autograd'", "the explicit walk", "use engine='sweep'")
+            raise wrong("reverse with engine='autograd'", "the explicit walk", "use engine='sweep'")
         try:
             loss = self._begin(walk, x, y, gradient)
         except BaseException:
@@ -214,12 +214,12 @@ class Sweep:
             SweepError: the optimizer needs a closure; the engine is "autograd".
         """
         if self.engine != "sweep":
-            raise _wrong("step with engine='autograd'", "the explicit walk", "use engine='sweep', or backward and step")
+            raise wrong("step with engine='autograd'", "the explicit walk", "use engine='sweep', or backward and step")
         refuse(self.chain.reduction, "step", "use backward, clip_grad_norm_ and optimizer.step")
         if clip is not None and not clip >= 0:
-            raise _wrong(f"clip={clip!r}", "a norm of zero or more, or None", "give clip=10.0, or leave it out")
+            raise wrong(f"clip={clip!r}", "a norm of zero or more, or None", "give clip=10.0, or leave it out")
         walk, plan = self._walk(x, y)
-        room = _bytes(keep_grads)
+        room = bytes_of(keep_grads)
         if any(depth or keep.place for keep, depth in keeps(plan.items)):
             room = sys.maxsize  # graphs are recomputed or away under this plan, and must not pile up for a second walk
         _optimize.check(optimizer)
@@ -349,7 +349,7 @@ class Sweep:
                 oldest = next(iter(self._plans))
                 self._plans.pop(oldest)
                 self._actions.pop(oldest, None)
-            found = self._plans[key] = self._new_plan(key, x, y)
+            found = self._plans[key] = plan_for_kind(chain, self._given, self.budget, self._plans, key, x, y)
         facts = chain.facts(key)
         plan = found.plan if isinstance(found, Planned) else found
         walk: Walk | Nested
@@ -362,48 +362,6 @@ class Sweep:
             walk = Walk(chain.blocks, facts, actions, chain.generators)
         walk.reduction = chain.reduction
         return walk, plan
-
-    def _new_plan(self, key: Key, x: Any, y: Any) -> Planned | Plan:
-        chain, given = self.chain, self._given
-        collective = chain.reduction is not None and chain.reduction.collective
-        if collective and self._plans:  # looking again would communicate, where other processes may not look
-            return next(iter(self._plans.values()))
-        if isinstance(given, Planned) and given.key == key:
-            if chain.knows(key):
-                return given
-            facts = chain.facts(key)  # the plan was made on another model of the same kind
-            if any(depth for _, depth in keeps(given.plan.items)):
-                Profiler(chain.blocks, facts, chain.generators, x, y).check()
-                check_fits(given.plan, facts)
-            return replace(given, facts=facts)
-        if isinstance(given, Planned):
-            budget = given.budget if given.budget is not None else "keep"
-            return make_plan(chain, x, y, budget=budget, planner=given.planner, **given.options)
-        if self.budget is not None or (isinstance(given, str) and given not in ("keep_all", "recompute_all")):
-            if y is NO_TARGET:
-                raise SweepError(
-                    got="forward under a budget, before any batch was planned",
-                    wanted="a plan: making one needs the target and the loss too",
-                    where="Sweep.forward",
-                    next_step="call sweep.plan(model, example=(x, y), loss=..., budget=...) and give it as plan=",
-                )
-            planner = given if isinstance(given, str) else "optimal"
-            return make_plan(chain, x, y, budget=self.budget, planner=planner)
-        n = len(chain.blocks)
-        plan = given if isinstance(given, Plan) else Plan(tuple(Keep(i) for i in range(n)))
-        recomputes = given == "recompute_all" or any(depth for _, depth in keeps(plan.items))
-        if recomputes:
-            facts = chain.facts(key)
-            if chain.reduction is not None:
-                chain.reduction.ready()
-            Profiler(chain.blocks, facts, chain.generators, x, NO_TARGET if collective else y).check()
-            if given == "recompute_all":
-                from gradledger.sweep._plan import Segment
-
-                free = [not f.keep_reason for f in facts]
-                plan = Plan(tuple(Segment((Keep(i),)) if free[i] and i < n - 1 else Keep(i) for i in range(n)))
-            check_fits(plan, facts)
-        return plan
 
     def _measured(self, walk: Walk | Nested, planned: Planned, x: Any, y: Any, gradient: Any, inputs: Any) -> Any:
         """One step whose peak is compared with the prediction; when it is over the budget, a new plan is made."""
@@ -448,36 +406,8 @@ class Sweep:
         return self.chain.blocks[int(action.split()[1])].name
 
 
-def _one_plan(given: Planned | Plan | str | None, budget: Budget) -> Plan | str | None:
-    """The plan of a chain whose blocks communicate when they run: all processes must run the same one."""
-    if budget is not None or (isinstance(given, str) and given != "keep_all"):
-        raise _wrong(
-            f"budget={budget!r}" if budget is not None else f"plan={given!r}",
-            "one plan for all processes, since the blocks communicate (fully_shard, SyncBatchNorm) when they are run, "
-            "and each process would measure its own",
-            "make it before sharding, on one process: plan = sweep.plan(model, example=(x, y), loss=..., budget=...), "
-            "and give its text to all: Sweep(model, loss_fn, plan=str(plan.plan))",
-        )
-    return given.plan if isinstance(given, Planned) else given
-
-
 def _detached(loss: Any) -> Any:
     """The losses without graph and in memory of their own: mse_loss returns a number in the memory of all its terms."""
     if isinstance(loss, Tensor):
         return loss.detach().clone()
     return pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, loss)
-
-
-def _bytes(given: Budget) -> int:
-    from gradledger.sweep.plans.budget import parse_budget
-
-    if given is None or given == 0:
-        return 0
-    number = parse_budget(given, keep_peak=0)
-    if number is None:
-        raise _wrong(f"keep_grads={given!r}", "bytes or a text such as '32MB'", "give a number of bytes")
-    return number
-
-
-def _wrong(got: str, wanted: str, next_step: str) -> SweepError:
-    return SweepError(got=got, wanted=wanted, where="Sweep", next_step=next_step)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from gradledger.core import passes
-from gradledger.core.events import AliasWritten, Backward, CallRef, Clear, Comparison, Cut, LeafSeen, NonFinite, Term
+from gradledger.core.events import AliasWritten, Backward, Clear, Comparison, LeafSeen, NonFinite
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _comparisons, _provenance, _site, _terms, _values, _writes
 from gradledger.ledger._graph import Walk, walk
 from gradledger.ledger._identity import FollowedTable
 from gradledger.ledger._operations import Value
+from gradledger.ledger._pass import Pass, tensors_in
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._registry import Registry
 from gradledger.ledger._session import Session
@@ -24,34 +24,6 @@ MAX_COMPARISONS = 8
 MAX_FILLED = 4096
 _is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-
-
-@dataclass(slots=True)
-class _Pass:
-    """One reverse pass while it runs."""
-
-    number: int
-    method: str
-    roots: list[torch.Tensor]
-    retain: bool
-    create: bool
-    site: Site
-    mark: Any
-    repeats: int | None = None
-    covers: tuple[int, ...] = ()
-    value: float | None = None
-    age: int | None = None
-    walk: Walk | None = None
-    terms: tuple[Term, ...] = ()
-    tokens: set[int] = field(default_factory=set)
-    cuts: tuple[Cut, ...] = ()
-    calls: tuple[CallRef, ...] = ()
-    no_grad_site: Site = NOWHERE
-    root_op: str = ""
-    root_site: Site = NOWHERE
-    seed: float | None = None
-    comparisons: list[Callable[[], None]] = field(default_factory=list)
-    inputs: list[torch.Tensor] = field(default_factory=list)
 
 
 class _Probe:
@@ -68,7 +40,7 @@ class _Probe:
         self.filled: set[int] = set()  # leaves that reverse passes wrote, while no optimizer holds anything
         self.non_finite: set[str] = set()
         self.blind = False  # a pass whose graph is cut at every block: there is no graph from the loss to walk
-        self.told: list[_Pass | None] = []
+        self.told: list[Pass | None] = []
         self.working = 0
 
     # ------------------------------------------------------------------ while dozing
@@ -82,7 +54,7 @@ class _Probe:
         if not self.recorder.doze.asleep:
             return False
         given = dict(zip(_GRAD, args, strict=False)) | kwargs
-        create, count = bool(given.get("create_graph")), len(_list(given.get("inputs")))
+        create, count = bool(given.get("create_graph")), len(tensors_in(given.get("inputs")))
         return self._skip("grad", given.get("outputs"), create, count)
 
     def _skip(self, method: str, root: Any, *more: object) -> bool:
@@ -151,36 +123,36 @@ class _Probe:
 
     # ------------------------------------------------------------------ before
 
-    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass | None:
         names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
         return self._before("backward", {**dict(zip(names, args, strict=False)), **kwargs}, "tensors")
 
-    def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+    def before_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass | None:
         given = {**dict(zip(_GRAD, args, strict=False)), **kwargs}
         one = self._before("grad", given, "outputs")
         if one is not None:
-            one.inputs = _list(given.get("inputs"))
+            one.inputs = tensors_in(given.get("inputs"))
         return one
 
-    def _before(self, method: str, given: dict[str, Any], roots: str) -> _Pass | None:
+    def _before(self, method: str, given: dict[str, Any], roots: str) -> Pass | None:
         if self.running:
             self.running += 1
             # under a mode `autograd.grad` calls itself by its name, once: the same pass, not one inside another
-            again = method == "grad" and [id(t) for t in _list(given.get(roots))] == self.entered
+            again = method == "grad" and [id(t) for t in tensors_in(given.get(roots))] == self.entered
             self.recorder.doze.forbidden |= not again
             return None
         self.running = 1
-        self.entered = [id(t) for t in _list(given.get(roots))] if method == "grad" else []
+        self.entered = [id(t) for t in tensors_in(given.get(roots))] if method == "grad" else []
         self.trace.reversing = True
         create = bool(given.get("create_graph"))
         retain = create if given.get("retain_graph") is None else bool(given["retain_graph"])
-        one = self._begin(method, _list(given.get(roots)), retain, create)
-        one.seed = _values.number_of(_list(given.get("grad_tensors")))
+        one = self._begin(method, tensors_in(given.get(roots)), retain, create)
+        one.seed = _values.number_of(tensors_in(given.get("grad_tensors")))
         return one
 
-    def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> _Pass:
+    def _begin(self, method: str, roots: list[torch.Tensor], retain: bool, create: bool) -> Pass:
         self.last += 1
-        one = _Pass(self.last, method, roots, retain, create, _site.here(2), _site.mark(2))
+        one = Pass(self.last, method, roots, retain, create, _site.here(2), _site.mark(2))
         # on error `running` must come down again even when what follows fails
         with self.recorder.guard("backward begin"):
             self._look_at_root(one)
@@ -196,7 +168,7 @@ class _Probe:
                 )
         return one
 
-    def _look_at_root(self, one: _Pass) -> None:
+    def _look_at_root(self, one: Pass) -> None:
         if not one.roots:
             return
         root = one.roots[0]
@@ -215,7 +187,7 @@ class _Probe:
         if one.method == "backward":
             self.walked[one.number] = (self.roots.number(root), one.tokens)
 
-    def _look_in_detail(self, one: _Pass, standing: set[int]) -> None:
+    def _look_in_detail(self, one: Pass, standing: set[int]) -> None:
         # without an optimizer, what earlier passes filled is what the program updates itself
         trained = self.session.held or self.filled
         found = walk(one.roots)
@@ -255,7 +227,7 @@ class _Probe:
         one.calls = tuple(calls)
         self._leaves_seen(one.walk)
 
-    def _comparisons(self, one: _Pass, value: Value) -> None:
+    def _comparisons(self, one: Pass, value: Value) -> None:
         for op, left, right in _comparisons.comparisons(self.trace, value.token)[:MAX_COMPARISONS]:
             behind = (_provenance.leaf_behind(self.trace, token) for token in op.ins[:2])
             self.session.leaves_in_loss.update(leaf for leaf in behind if leaf is not None)
@@ -303,7 +275,7 @@ class _Probe:
 
     # ------------------------------------------------------------------ after
 
-    def after(self, one: _Pass | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, one: Pass | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
         self.trace.reversing = self.running > 0 or self.working > 0
         if one is not None:
@@ -311,13 +283,13 @@ class _Probe:
             if one.method == "grad" and self.trace.active:
                 self._grad_results(one, result)
 
-    def raised(self, one: _Pass | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def raised(self, one: Pass | None, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.running = max(0, self.running - 1)
         self.trace.reversing = self.running > 0 or self.working > 0
         if one is not None:
             self._end(one, f"{type(error).__name__}: {error}"[:600])
 
-    def _end(self, one: _Pass, raised: str) -> None:
+    def _end(self, one: Pass, raised: str) -> None:
         self.recorder.backwards += 1
         if one.walk is None:
             for call in self.trace.calls.values():
@@ -330,46 +302,11 @@ class _Probe:
                 self.filled.update(leaves)
         else:
             leaves = tuple(n for t in one.inputs if (n := self.recorder.tensors.find(t)) is not None)
-        root = one.roots[0] if one.roots else None
+        root = one.root
         reached = tuple(self.recorder.tensor_id(t) for t in one.walk.leaves) if one.walk is not None else ()
-        values = {
-            "backward": one.number,
-            "method": one.method,
-            "leaves": leaves,
-            "retain_graph": one.retain,
-            "create_graph": one.create,
-            "raised": raised,
-            "root_is_leaf": root is not None and root.is_leaf and root.requires_grad,
-            "root_has_graph": root is not None and root.requires_grad,
-            "value": one.value,
-            "root_age": one.age,
-            "repeats": one.repeats,
-            "covers": one.covers,
-            "detailed": one.walk is not None,
-            "root_op": one.root_op,
-            "root_site": one.root_site,
-            "root_shape": tuple(root.shape) if root is not None else (),
-            "terms": one.terms,
-            "calls": one.calls,
-            "reached": reached,
-            "cuts": one.cuts,
-            "no_grad_site": one.no_grad_site,
-            "scaled": root is not None and self.session.is_scaled(root),
-            "seed": one.seed,
-        }
-        signature = (
-            one.method,
-            leaves,
-            one.retain,
-            one.create,
-            bool(raised),
-            values["root_is_leaf"],
-            values["root_has_graph"],
-            one.repeats is None,
-            len(one.covers),
-            one.value is None or math.isfinite(one.value),
-            one.walk is None,
-        )
+        scaled = root is not None and self.session.is_scaled(root)
+        values = one.facts(leaves, reached, raised, scaled)
+        signature = one.signature(leaves, raised)
         shape = (root.requires_grad, root.is_leaf) if root is not None and len(one.roots) == 1 else (True, False)
         more = () if one.method == "backward" else (one.create, len(one.inputs))
         key = (one.method, one.mark, *shape, *more)
@@ -395,7 +332,7 @@ class _Probe:
         op, op_site, reason = self.session.suspect()
         self.recorder.emit(NonFinite, site, what=what, op=op, op_site=op_site, reason=reason)
 
-    def _alias_writes(self, one: _Pass) -> None:
+    def _alias_writes(self, one: Pass) -> None:
         if one.walk is None:
             return
         self.trace.alias_writes += _writes.written_arrays(self.trace)
@@ -417,21 +354,12 @@ class _Probe:
                 base_site=write.base_site,
             )
 
-    def _grad_results(self, one: _Pass, result: Any) -> None:
-        results = [t for t in _list(result) if t is not None]
+    def _grad_results(self, one: Pass, result: Any) -> None:
+        results = [t for t in tensors_in(result) if t is not None]
         more = {"create_graph": one.create, "wrt": tuple(self.trace.token_of(t) for t in one.inputs)}
         values = self.trace.enter_results(results, "autograd_grad", one.roots, one.site, **more)
         for value in values:
             value.grad_input = not one.create
-
-
-def _list(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [t for t in value if isinstance(t, torch.Tensor)]
-    tensor = getattr(value, "edge", None)
-    return [tensor] if isinstance(tensor, torch.Tensor) else []
 
 
 def install(session: Session) -> Undo:
