@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 from gradledger.core.events import CallRef, Cut, Operand
@@ -30,17 +30,21 @@ _NEAR = frozenset(
 )
 _MEETS = frozenset({"mul", "sub", "rsub"})
 _MAX_OTHERS = 4
+_OF_ONE_LINE = 4
 _FILLERS = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full"})
 
 
 def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
-    """Loss-like comparisons among everything a root value was made from, nearest to the root first.
+    """Loss-like comparisons among everything a root value was made from: one of each line, nearest to the root first,
+    then more of the same lines (a loss in a loop over time is many).
 
     After these come other places where outputs of two different modules meet: a product of one with graph and one
     without (a cross entropy written out), a difference that is not squared (a log ratio against a reference).
     """
     found: list[tuple[Op, Operand, Operand]] = []
     others: list[Op] = []
+    lines: Counter[tuple[object, str]] = Counter()
+    ranks: list[int] = []
     queue: deque[tuple[int, str, bool]] = deque([(root, "", True)])
     seen = {(root, True)}
     told: set[int] = set()
@@ -55,19 +59,24 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
         if (flows or not value.graph) and token not in told:
             told.add(token)
             difference = op.name in ("sub", "rsub") and len(op.ins) == 2 and consumer in DISTANCES
-            if (op.name in LOSSES and len(op.ins) >= 2) or difference:
+            compares = (op.name in LOSSES and len(op.ins) >= 2) or difference
+            line = op.site.key(), op.name
+            if compares and lines[line] < _OF_ONE_LINE:
+                ranks.append(lines[line])
+                lines[line] += 1
                 left, right = op.ins[0], op.ins[1]
                 logs = op.name == "kl_div" and not op.options.get("log_target")
                 sides = operand(trace, left, right), operand(trace, right, left, logs)
                 if any(side.bootstrap for side in sides) and along_one_axis(trace, left, right):
                     sides = replace(sides[0], bootstrap=False), replace(sides[1], bootstrap=False)
                 found.append((op, *sides))
-            elif flows and op.name in _MEETS and len(op.ins) == 2 and not op.in_forward and _may_meet(trace, op):
+            elif flows and not compares and _may_meet(trace, op):
                 others.append(op)
         for t in op.ins:
             if (t, flows) not in seen and (t, True) not in seen:
                 seen.add((t, flows))
                 queue.append((t, op.name, flows))
+    found = [found[k] for k in sorted(range(len(found)), key=ranks.__getitem__)]
     for op in others[:_MAX_OTHERS]:
         mine, theirs = operand(trace, op.ins[0], op.ins[1]), operand(trace, op.ins[1], op.ins[0])
         if {c.module for c in mine.calls} != {c.module for c in theirs.calls}:
@@ -77,6 +86,8 @@ def comparisons(trace: Trace, root: int) -> list[tuple[Op, Operand, Operand]]:
 
 def _may_meet(trace: Trace, op: Op) -> bool:
     """Whether two operands of one shape both depend on a module call; of a product, one with graph and one without."""
+    if op.name not in _MEETS or len(op.ins) != 2 or op.in_forward:
+        return False
     left, right = trace.values.get(op.ins[0]), trace.values.get(op.ins[1])
     if left is None or right is None or left.shape != right.shape or not (left.floating and right.floating):
         return False

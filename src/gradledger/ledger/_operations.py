@@ -121,7 +121,10 @@ class Alias:
 
 @dataclass(slots=True)
 class AliasWrite:
-    """An in-place write through an alias, waiting for a backward that uses the base.  `order`: of the operation."""
+    """An in-place write through an alias, waiting for a backward that uses the base.  `order`: of the operation.
+
+    `below`: the node that the base is a view of, 0 if it is none: torch gives a view another node once its memory has
+    been written; `whole`: the view covers all of that memory."""
 
     op: str
     site: Site
@@ -130,6 +133,8 @@ class AliasWrite:
     base_op: str
     base_site: Site
     order: int = 0
+    below: int = 0
+    whole: bool = True
 
 
 @dataclass(slots=True)

@@ -129,10 +129,11 @@ def content(trace: Trace, token: int) -> tuple[int, bool, bool]:
     return token, detached, copied
 
 
-def used_after(trace: Trace, token: int, order: int) -> bool:
-    """Whether an operation with a graph took a value, or another view of its memory, after the `order`-th operation."""
+def used_after(trace: Trace, token: int, order: int, *, beside: bool = True) -> bool:
+    """Whether an operation with a graph took a value after the `order`-th operation; `beside`: or another view of its
+    memory."""
     base = token
-    for _ in range(20):
+    for _ in range(20 if beside else 0):
         value = trace.values.get(base)
         if value is None or value.op is None or value.op.name not in VIEWS or not value.op.ins:
             break

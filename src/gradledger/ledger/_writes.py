@@ -81,17 +81,10 @@ def note_write(
     if alias is not None:
         base = trace.values.get(alias.base)
         if base is not None and base.node:
-            made = base.op
+            name, site = (base.op.name, base.op.site) if base.op is not None else ("", NOWHERE)
+            below, whole = _below(trace, base)
             trace.alias_writes.append(
-                AliasWrite(
-                    op.name,
-                    op.site,
-                    alias,
-                    base.node,
-                    made.name if made else "",
-                    made.site if made else NOWHERE,
-                    op.order,
-                )
+                AliasWrite(op.name, op.site, alias, base.node, name, site, op.order, below, whole)
             )
     if trace.optimizer_running:
         return
@@ -115,6 +108,18 @@ def note_write(
         tau = tau * float(alpha)
     for listener in trace.listeners.written:
         listener(target, source, raw, tau, op)
+
+
+def _below(trace: Trace, value: Value) -> tuple[int, bool]:
+    """The node of what a value is a view of (0: it is none), and whether it shows all of that."""
+    source = value
+    for _ in range(20):
+        op = source.op
+        up = trace.values.get(op.ins[0]) if op is not None and op.name in VIEWS and op.ins else None
+        if up is None or not up.node:
+            break
+        source = up
+    return (0, True) if source is value else (source.node, math.prod(source.shape) == math.prod(value.shape))
 
 
 def note_writes(trace: Trace, op: Op, args: tuple[Any, ...]) -> None:

@@ -336,11 +336,15 @@ class _Probe:
         if one.walk is None:
             return
         self.trace.alias_writes += _writes.written_arrays(self.trace)
-        for write in [w for w in self.trace.alias_writes if w.base_node in one.walk.nodes]:
+        nodes = one.walk.nodes
+        for write in list(self.trace.alias_writes):
+            detached = write.alias.how in ("detach", "detach_")
+            if write.base_node not in nodes and not (detached and write.below in nodes):
+                continue
             self.trace.alias_writes.remove(write)
             # what was saved before the write torch itself guards, by the version that a detached tensor shares
-            if write.alias.how in ("detach", "detach_") and not _provenance.used_after(
-                self.trace, write.alias.base, write.order
+            if detached and not _provenance.used_after(
+                self.trace, write.alias.base, write.order, beside=write.whole
             ):
                 continue
             self.recorder.emit(
