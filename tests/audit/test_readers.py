@@ -153,6 +153,18 @@ def test_a_function_named_for_tests_may_be_given_training_rows(written) -> None:
     assert asked == [False, True]
 
 
+def test_a_library_names_its_own_ways_and_no_rows(written) -> None:  # type: ignore[no-untyped-def]
+    own = written("told = model.evaluate(x, y)\nheld = model.evaluate(x_test, y_test)\n")
+    library = Path(own).parent / "site-packages" / "trainer.py"
+    library.parent.mkdir()
+    library.write_text("def evaluate(self, iterator):\n    return self.test_function(iterator)\n")
+    asked = [
+        _met.asks_for_held_out(Site(str(library), 2, "evaluate", callers=(Frame(own, line, "<module>"),)))
+        for line in (1, 2)
+    ]
+    assert asked == [False, True]
+
+
 def test_objects_changed_in_passing(written) -> None:  # type: ignore[no-untyped-def]
     text = """
         class Noise:

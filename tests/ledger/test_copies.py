@@ -434,3 +434,14 @@ def test_values_are_the_same_as_without_us() -> None:
     with watching():
         seen = run()
     assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
+
+
+def test_a_copy_into_a_detached_parameter_of_values_that_have_a_graph() -> None:
+    """What is written into then has a graph, too; it is the parameter all the same."""
+    with watching() as watch:
+        online, other = net(), net()
+        for mine, theirs in zip(online.parameters(), other.parameters(), strict=True):
+            mine.detach().copy_(theirs)
+        event = settle(watch)
+        assert (event.source, event.target, event.tau) == (watch.module(other), watch.module(online), 1.0)
+        assert len(event.pairs) == 4

@@ -54,8 +54,11 @@ def evaluates(site: Site) -> str:
 
 def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
     """Names that the statement of `site` reads, and all of its names; the same of what the loops around it walk; then
-    of each line that led there."""
+    of each line that led there.  A library names its own ways (`test_step` runs every evaluation), not the data
+    that it is given."""
     for frame in (Frame(site.file, site.line, site.function), *site.callers):
+        if _code.is_installed(frame.file):
+            continue
         parts = _statement(frame.file, frame.line)
         parts += [
             loop.over for loop in loops_around(Site(frame.file, frame.line, frame.function)) if loop.over is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from gradledger.audit._code import last_name, lines_calling, parsed
+from gradledger.audit._code import is_installed, last_name, lines_calling, parsed
 from gradledger.audit._evaluation import _names, names_around, words
 from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.core.events import RowsMet
@@ -47,7 +47,7 @@ def _by_names(site: Site) -> bool | None:
 def _taken_at(site: Site) -> list[int]:
     """Lines above that gave an argument of a call on the line its rows, and say that they are held out:
     `tx = table[fold == test_fold]`."""
-    tree = parsed(site.file) if site.file else None
+    tree = parsed(site.file) if site.file and not is_installed(site.file) else None
     if tree is None:
         return []
     scope = enclosing_function(site.file, site.line) or tree

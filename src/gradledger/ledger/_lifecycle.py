@@ -125,6 +125,7 @@ class Lifecycle:
         """Look at every leaf before a reverse pass writes.  Returns (found gone, found zeroed by hand)."""
         gone: list[Leaf] = []
         stale: list[Leaf] = []
+        read: list[Leaf] = []  # that no step has used
         dead: list[int] = []
         for leaf in self.leaves.values():
             if leaf.ref() is None:
@@ -135,11 +136,14 @@ class Lifecycle:
                 leaf.before_version = leaf.before._version
                 if leaf.fills and leaf.fills[0][1] > 0:
                     stale.append(leaf)
+                elif leaf.fills and leaf.read:
+                    read.append(leaf)
         for number in dead:
             del self.leaves[number]
         zeroed: list[Leaf] = []
-        if stale and all(_all_zero(leaf.before) for leaf in stale[:2]):
-            zeroed = [leaf for leaf in stale if _all_zero(leaf.before)]
+        for leaves in (stale, read):
+            if leaves and all(_all_zero(leaf.before) for leaf in leaves[:2]):
+                zeroed += [leaf for leaf in leaves if _all_zero(leaf.before)]
         lost = self._found_gone(gone)
         by_hand = self.dropped(zeroed)
         for leaf in zeroed:

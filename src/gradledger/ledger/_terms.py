@@ -8,7 +8,7 @@ from math import prod
 
 from gradledger.core.events import Cut, Term
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger._counts import COUNTED, own_count
+from gradledger.ledger._counts import COUNTED, COUNTS, own_count
 from gradledger.ledger._doubled import twice_inside
 from gradledger.ledger._graph import Walk, leaves_below
 from gradledger.ledger._naming import ELEMENTWISE, LOSSES, REDUCTIONS
@@ -178,7 +178,7 @@ def describe(
                 _times(counts, same[part.token]),
                 value.graph,
                 "tensor",
-                None,
+                op.options.get(COUNTED) if op is not None and op.name in COUNTS and not value.graph else None,
                 leaves,
                 depends,
                 cut,

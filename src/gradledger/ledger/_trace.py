@@ -167,13 +167,17 @@ class Trace:
 
     # ------------------------------------------------------------------ look-ups
 
-    def token_of(self, tensor: torch.Tensor) -> int:
-        """Token of the tensor's present value; unknown tensors enter as values without an operation."""
+    def token_of(self, tensor: torch.Tensor, *, written: bool = False) -> int:
+        """Token of the tensor's present value; unknown tensors enter as values without an operation.
+
+        `written`: an operation has just written into it, so that a graph may be the one of what was written."""
         token = self.tokens.find(tensor)
         if token is None or token not in self.values:
             token = self.tokens.number(tensor) if token is None else token
             self._enter(token, tensor, None)
-        elif not self.values[token].graph and tensor.requires_grad and not (tensor._is_view() or tensor.is_leaf):
+        elif written or self.values[token].graph or not tensor.requires_grad:
+            return token
+        elif not (tensor._is_view() or tensor.is_leaf):
             return self._came_out(token, tensor)
         return token
 
@@ -231,6 +235,25 @@ class Trace:
                 return False
             value = parent
         return False
+
+    def only_parameters(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made in a constructor, or from Parameters and no other tensor at all."""
+        token = self.tokens.find(tensor)
+        first = self.values.get(token) if token is not None else None
+        if first is None or first.op is None:
+            return False
+        if first.op.site.in_init or first.op.site.function == "__init__":
+            return True
+        queue = [first]
+        for value in queue:
+            if value.is_parameter:
+                continue
+            ins = [self.values.get(t) for t in value.op.ins] if value.op is not None else []
+            known = [v for v in ins if v is not None]
+            if not known or len(known) < len(ins) or len(queue) > 64:
+                return False
+            queue += known
+        return True
 
     # ------------------------------------------------------------------ recording
 
@@ -320,11 +343,13 @@ class Trace:
         inplace = is_inplace(func) or given is not None
         frame = _site.user_frame(2)
         site = NOWHERE if frame is None else _site.of(frame)
-        tokens = tuple([self.token_of(t) for t in ins])
+        into = {id(t) for t in outs} if inplace else ()
+        tokens = tuple([self.token_of(t, written=id(t) in into) for t in ins])
         operands: tuple[Any, ...] = ()
         if name in ELEMENTWISE:
+            told = dict(zip(map(id, ins), tokens, strict=True))
             operands = tuple(
-                Token(self.token_of(a)) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
+                Token(told[id(a)]) if isinstance(a, torch.Tensor) else a if isinstance(a, (int, float)) else None
                 for a in args[:2]
             )
         options: dict[str, Any] = {k: v for k, v in kwargs.items() if isinstance(v, SIMPLE)} if kwargs else {}

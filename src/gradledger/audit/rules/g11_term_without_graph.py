@@ -17,6 +17,7 @@ the line was looked at.  A Python number counts only when it changes from step t
 - Constants, margins and offsets; a term that is only logged and not added.
 - Targets, frozen teachers, the other player's score in an adversarial game: not held by the optimizer that steps.
 - `aux - aux.detach()`: the value is zero on purpose, the gradient is not.
+- A comparison that gives the same number each time, such as the log density of a point mass at its own point.
 - A result of `autograd.grad` without `create_graph` (GL-G14).
 
 ## Fix
@@ -125,11 +126,17 @@ def finish(state: State, world: World) -> list[Finding]:
     for key, constant in state.found.items():
         if key in state.alive or not (constant.consumed or (by_hand and constant.seen >= BY_HAND)):
             continue
-        if constant.term.kind == "number" and len(constant.values) < 2:
+        if len(constant.values) < 2 and (constant.term.kind == "number" or _never_changes(constant)):
             continue
         finding = _finding(constant, state.looked[key[0]], world)
         findings.append(oracle.weigh(finding, world, constant.optimizer, partial(_without, constant.term)))
     return findings
+
+
+def _never_changes(constant: _Constant) -> bool:
+    """A count or a comparison that gives one and the same number each time (the log density of a point at itself)."""
+    cut = constant.term.cut
+    return cut is not None and cut.how == "integer" and len(constant.values) == 1 and constant.seen > 1
 
 
 def _without(term: Term, event: OracleExplained) -> bool | None:

@@ -257,7 +257,7 @@ def _attribute(session: Session, found: _Found) -> PlainAttribute:
         is_leaf=first.is_leaf,
         is_parameter=isinstance(first, torch.nn.Parameter),
         made_from_parameter=source is not None
-        or _only_parameters(first)
+        or (_only_parameters(first) and session.trace.only_parameters(first))
         or (not first._is_view() and origin is not None and origin.from_parameter and not first.is_leaf),
         made_site=origin.site if origin is not None else NOWHERE,
         made_in_init=origin is not None and origin.in_init,
@@ -290,7 +290,7 @@ def _hidden_parameter(recorder: Recorder, tensor: torch.Tensor) -> torch.nn.Para
 
 def _only_parameters(tensor: torch.Tensor) -> bool:
     """Whether a tensor was computed from several Parameters (`torch.cat([self.a, self.b])`) and from nothing else that
-    requires grad."""
+    requires grad.  (Activations are, too: what data went into, the trace knows.)"""
     if tensor.is_leaf or tensor._is_view():
         return False
     found: set[int] = set()
