@@ -68,18 +68,20 @@ def update(state: Shadows, event: Event, world: World) -> None:
             one.names[name] = None
 
 
-def replaced(tensor: int, state: Shadows, world: World) -> tuple[Site, str] | None:
-    """Where a parameter was replaced by one that is trained, or its module by one that is; and what stands there."""
+def replaced(tensor: int, state: Shadows, world: World, *, trained: bool = True) -> tuple[Site, str] | None:
+    """Where a parameter was replaced by one that is trained, or its module by one that is; and what stands there.
+
+    `trained=False`: its module by any other."""
     info = world.tensor(tensor)
     if not info.owners:
-        new = info.replaced_by
+        new = info.replaced_by if trained else None
         return (info.replaced_site, world.name(new)) if new is not None and world.trained(new) else None
     owners = [m for m, _ in info.owners]
     if not all(world.module(m).freed for m in owners):
         return None
     for module in (owners[0], *world.ancestors(owners[0])):
         event = state.swapped.get(module)
-        if event is not None and world.trained_module(event.child):
+        if event is not None and (not trained or world.trained_module(event.child)):
             return event.site, world.module_name(event.child)
     return None
 

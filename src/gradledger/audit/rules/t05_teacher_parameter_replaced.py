@@ -15,7 +15,7 @@ A registered parameter of a module that is a copy of another one is replaced by 
 gradient where the old one was frozen, while an optimizer holds the old one, or followed by copies into the old one.
 
 A blend of plain tensors with parameters whose place another parameter has taken, and that one is trained; or a copy
-into a module from such parameters, again and again.
+into a module from such parameters, or into a part of it that another has taken the place of, again and again.
 
 ## Near misses
 - A new head or LoRA layers put in place before the optimizer is built, or before the average begins.
@@ -72,7 +72,7 @@ class _Replaced:
 class _Followed:
     """Copies of one line between modules.  `looked`: at how many since the latest of `changes` replacements; `after`:
     in how many a source had been replaced by a tensor that is trained; `stale`: such sources, with the line that
-    replaced them; `names`: of what stands in their place."""
+    replaced them; `names`: of what stands in their place; `into`: it is targets that were replaced."""
 
     first: Copied
     changes: int = 0
@@ -80,6 +80,7 @@ class _Followed:
     after: int = 0
     stale: dict[int, Site] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
+    into: bool = False
 
 
 @dataclass(slots=True)
@@ -139,8 +140,12 @@ def _follow(state: State, event: Copied, world: World) -> None:
     if one.looked >= LOOKED_AT:
         return
     one.looked += 1
-    found = {s: at for s, _ in event.pairs if (at := _shadows.replaced(s, state.shadows, world)) is not None}
+    sources, targets = dict.fromkeys(s for s, _ in event.pairs), dict.fromkeys(t for _, t in event.pairs)
+    found = {s: at for s in sources if (at := _shadows.replaced(s, state.shadows, world)) is not None}
+    # a module of the one that follows was exchanged: what is written goes into the old one
+    found |= {t: at for t in targets if (at := _shadows.replaced(t, state.shadows, world, trained=False)) is not None}
     one.after += 0 < len(found) < len(event.pairs)
+    one.into = one.into or not targets.keys().isdisjoint(found)
     for tensor, (site, name) in found.items():
         one.stale[tensor] = site
         one.names[name] = None
@@ -194,15 +199,15 @@ def _stale(state: State, world: World) -> Iterator[Finding]:
             continue
         sites_ = list(dict.fromkeys(one.stale.values()))
         names = ", ".join(f"`{name}`" for name in list(one.names)[:2])
-        line = one.first.site.line
+        line, target = one.first.site.line, world.module_name(one.first.target)
         yield Finding(
             "T5",
             "error",
             sites_[0],
-            f"{names} took the place of what line {line} copies into `{world.module_name(one.first.target)}`: "
-            f"{times(len(one.stale), 'tensor')} of it still "
-            f"{'come' if len(one.stale) > 1 else 'comes'} from old parameters, which nothing uses any more.",
-            "make the copy after the last change of the model, or write values in place here",
+            f"{names} took the place of what line {line} copies {'into' if one.into else 'from'}: the update of "
+            f"`{target}` still {'writes into' if one.into else 'reads'} {times(len(one.stale), 'old parameter')}, "
+            "which nothing else uses any more.",
+            "write values in place here: load_state_dict, copy_; or make the pairs anew after the change",
             related=sites(sites_[0], (*sites_[1:4], one.first.site, made_at(one.first.target, world))),
             evidence={"old": len(one.stale), "weight": one.first.tau, "updates_after": one.after},
             count=one.after,
