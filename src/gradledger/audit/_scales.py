@@ -13,6 +13,7 @@ from gradledger.core import events as ev
 from gradledger.core.site import Site
 
 ALIKE = 0.01  # two numbers that differ by less, relatively, are one scale
+SAME_COUNT = 1e-4  # and one count
 _DIVIDES = ("div_", "mul_", "divide_", "multiply_", "_foreach_div_", "_foreach_mul_", "_foreach_div", "_foreach_mul")
 
 
@@ -23,6 +24,17 @@ def scale_of(event: ev.Backward, factor: float) -> float | None:
         return None
     wanted = abs(1 / factor)
     return next((s for s in _scales(event) if math.isclose(s, wanted, rel_tol=ALIKE)), None)
+
+
+def divides_by_count(passes: list[ev.Backward], factor: float) -> bool:
+    """Whether the passes walked plain sums, over just so many elements together as `factor` divides by."""
+    if not passes or not math.isfinite(factor) or factor == 0:
+        return False
+    terms = [t for b in passes for t in b.terms if t.has_graph]
+    sums = [t.elements for t in terms if t.reduction == "sum" and not t.divided and math.isclose(abs(t.factor), 1.0)]
+    if len(terms) != len(passes) or len(sums) != len(terms) or sum(sums) <= 1:
+        return False
+    return math.isclose(sum(sums) * abs(factor), 1.0, rel_tol=SAME_COUNT)
 
 
 def _scales(event: ev.Backward) -> list[float]:

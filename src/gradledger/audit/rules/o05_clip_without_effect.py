@@ -3,7 +3,8 @@
 ## What it is
 `clip_grad_norm_` or `clip_grad_value_` runs before the gradients are filled, after the step has used them, over other
 parameters than those that are stepped, in a hook that the optimizer calls after its step, over an iterator that is
-already empty, or while the gradients still carry the scale of a GradScaler, or one that was put in by hand.
+already empty, or while the gradients still carry the scale of a GradScaler, one that was put in by hand, or are sums
+that are divided by a count only later.
 
 ## Why it matters
 The update that the limit was meant to bound goes through unclipped (or, with a loss scale, almost every update is
@@ -13,11 +14,14 @@ clipped to nothing).  The program says that gradients are bounded, and they are 
 Each call is compared with what stands in the gradients at that moment, and with what the next optimizer step uses:
 fills that no step has used yet must be there, in tensors that this step holds.  A finding needs every call (or nearly
 every one) from that line to fail.  A scale by hand is told by two numbers that cancel: the loss was multiplied by it,
-and between the clip and the step all gradients were divided by it.
+and between the clip and the step all gradients were divided by it.  Sums are told alike: their losses were summed over
+just so many elements as the gradients are divided by after the clip, the number changes from step to step, and most of
+the time the mean is below the limit.
 
 ## Near misses
 - Clipping per module, some of which have no gradient in some iterations.
 - A limit that is itself multiplied by the scale; gradients averaged after the clip, over a window or over ranks.
+- A limit made for sums, which few of them exceed; sums over one number of elements in all steps.
 - A norm that is only measured: a limit of infinity.
 - Gradients that the program wrote itself, also those that were clipped in a worker's copy and then moved to the
   network that is stepped.
@@ -52,6 +56,7 @@ RULE = Rule(
 LISTENS = (ev.Clip, ev.ClippedRescaled, ev.Step, ev.Backward, ev.ExhaustedIterator)
 LINES_KEPT = 256
 TWICE = 2  # calls that must have come too early or too late
+UNEVEN = 1.1  # largest number of elements by the smallest: a limit for sums could be made for neither
 ENOUGH = 3  # calls that must have touched nothing before parameters are called wrong
 
 
@@ -74,7 +79,9 @@ class Open:
 class Line:
     """Calls from one line by outcome.  A function that clips for several optimizers has a `Line` for each line that
     calls it; `alone`: it has one caller only; `by_hand`: steps before which gradients were divided by the very number
-    that their loss was multiplied by (`scale`); `optimizers`: those whose steps it came before."""
+    that their loss was multiplied by (`scale`); `summed`: those before which they were divided by the number of summed
+    elements, the norm of the sums above the limit; `below`: of these, the norm of the means below it; `counts`: the
+    numbers of elements; `optimizers`: those whose steps it came before."""
 
     site: Site
     limit: float
@@ -89,6 +96,9 @@ class Line:
     tensors: tuple[int, ...] = ()
     alone: bool = True
     by_hand: int = 0
+    summed: int = 0
+    below: int = 0
+    counts: set[int] = field(default_factory=set)
     optimizers: set[int] = field(default_factory=set)
 
     def count(self, outcome: str) -> int:
@@ -167,9 +177,18 @@ def _rescaled(state: State, event: ev.ClippedRescaled, world: World) -> None:
     line = next((one for (place, _), one in state.lines.items() if place == event.site.key() and one.open), None)
     passes = [b for number in event.pending if (b := world.backward(number)) is not None]
     scale = next((s for b in passes if (s := _scales.scale_of(b, event.factor)) is not None), None)
-    if line is not None and scale is not None and scale > 1:
+    if line is None or line.open is None:
+        return
+    if scale is not None and scale > 1:
         line.by_hand += event.weight
         line.scale = scale
+        return
+    norm = line.open.event.total_norm or 0.0
+    if norm > line.limit and _scales.divides_by_count(passes, event.factor):
+        line.summed += event.weight
+        line.below += event.weight if norm * abs(event.factor) < line.limit else 0
+        line.scale = abs(1 / event.factor)
+        line.counts.add(round(line.scale))
 
 
 def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
@@ -242,6 +261,18 @@ def _judged(line: Line, state: State, world: World) -> Finding | None:
         )
         fix = f"divide the gradients by {number(line.scale)} first, then {clip}"
         return _finding(line, "error", message, fix, related, evidence, line.by_hand)
+    uneven = bool(line.counts) and max(line.counts) >= UNEVEN * min(line.counts)
+    if line.summed >= ENOUGH and uneven and 2 * line.below > line.summed and line.all_but_few("effective"):
+        if _scales.limit_is_scaled(line.site):
+            return None
+        evidence |= {"steps_that_divide_after": line.summed, "elements": line.scale, "largest_norm_seen": line.largest}
+        message = (
+            f"Gradients are clipped to {limit} while they are still sums: they are divided by the number of elements, "
+            f"{number(line.scale)} the last time, only after the clip.  In {line.below} of {times(line.summed, 'step')} "
+            f"the mean was below {limit}, and the limit that acts is {number(line.limit / (line.scale or 1))}."
+        )
+        fix = f"divide the gradients by the number of elements first, then {clip}"
+        return _finding(line, "error", message, fix, related, evidence, line.summed)
     if line.all_but_few("after"):
         evidence |= {"calls_after_step": line.count("after")}
         message = (
