@@ -10,8 +10,8 @@ The program believes that a part is frozen (or trained) and it is not.  Nothing 
 
 ## How it is found
 The loop was given parameters, its body has a statement that sets `requires_grad` under a test of the name, and that
-statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, a path into the model that
-matches no name while others of the list do.  Or whole names are asked to be in a set, and the set holds names of
+statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, also one that the program puts
+together, a path into the model that matches no name while others of the list do.  Or whole names are asked to be in a set, and the set holds names of
 submodules.
 
 ## Near misses
@@ -144,11 +144,13 @@ def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
 def _one_of_a_list(state: State, world: World) -> Iterator[Finding]:
     told: set[Place] = set()
     for walk in state.walks.values():
-        if not walk.given or not walk.flags or _of_a_library(walk.site) or _patterns.flag_loop(walk.site) is None:
+        loop = _patterns.flag_loop(walk.site)
+        if not walk.given or not walk.flags or _of_a_library(walk.site) or loop is None:
             continue
         root = world.module_name(walk.module)
         names = [world.name(t).removeprefix(f"{root}.") for t in world.tensors_of(walk.module)]
-        for one in _partial.unmatched(walk.site.file, names):
+        built = (o for s in loop.statements for o in _partial.unmatched_built(walk.site.file, s.test, names))
+        for one in (*_partial.unmatched(walk.site.file, names), *built):
             site = Site(walk.site.file, one.line, "")
             if site.key() in told:
                 continue
