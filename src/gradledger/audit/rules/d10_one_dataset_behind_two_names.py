@@ -3,7 +3,7 @@
 ## What it is
 `Subset` and `random_split` do not copy: all parts hold the same data set object.  `val.dataset.transform = ...` sets
 the transform of the training part, too.  So does `val.transform.active = False` where two data sets were given one
-transform object, or one configuration.
+transform object, one configuration, or one list that is the default of an argument.
 
 ## Why it matters
 The setting that comes last holds for everything: training runs without its augmentation, or validation with it.
@@ -14,12 +14,14 @@ the program sets it by way of a subset; or it sets it by way of two subsets to d
 it once, and training goes on reading the data set with it.  Of an object that the
 data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
 of one of them, and the setting has that value in the passes over the other; or when one of its own methods, which
-gives the object back, changes it on the way to the second data set.
+gives the object back, changes it on the way to the second data set.  A list that is the default of an argument is
+read from the text: kept as it is, changed by way of one data set, and another was made without the argument, too.
 
 ## Near misses
 - Shared data sets whose settings stay as they are.
 - A setting that is set before each pass, for that pass; the same setting for all parts.
 - A part that is given a data set of its own: `val.dataset = copy.copy(val.dataset)`.
+- A default that is copied before it is kept, or a data set that is given a list of its own.
 - A setting that both data sets want, such as the side of a tokenizer's padding, made by way of the training data.
 
 ## Fix
@@ -35,6 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import aliases, last_name, parsed
+from gradledger.audit._defaults import shared_defaults
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
@@ -108,7 +111,7 @@ def finish(state: State, world: World) -> list[Finding]:
             first = shown[0]
             more = _judge_part(shown, setting) or _judge_alias(first, setting) or _judge_turned(first, setting, world)
             found += [finding for finding in more if finding.site.key() not in told]
-    return found
+    return found or _judge_defaults(world)
 
 
 def _judge(events: list[SharedDataset], attribute: str) -> list[Finding]:
@@ -256,6 +259,31 @@ def _judge_turned(event: SharedPart, setting: str, world: World) -> list[Finding
             )
         ]
     return []
+
+
+def _judge_defaults(world: World) -> list[Finding]:
+    """`def __init__(self, rows, transforms=[])`, and then `train.transforms.append(...)`."""
+    files: dict[str, None] = {}
+    for info in world.optimizers.values():
+        if info.steps:
+            files.update(dict.fromkeys((info.site.file, *(f.file for f in info.site.callers))))
+    return [
+        Finding(
+            "D10",
+            "error",
+            Site(file, one.line, ""),
+            f"`{one.text}` changes the one object that is the default of `{one.cls}` (line {one.declared[0]}): "
+            f"`{one.other}`, which was made without the argument, too, has the same one.",
+            f"keep a copy: self.{one.attribute} = list(...), with () or None as default",
+            related=tuple(Site(file, line, "") for line in (*one.declared, one.made)),
+            evidence={"attribute": one.attribute, "changed_through": one.name, "shared_with": one.other},
+            confidence="likely",
+            subject=f"{one.cls}.{one.attribute}",
+        )
+        for file in files
+        if file and "site-packages" not in file
+        for one in shared_defaults(file)
+    ]
 
 
 def _changes(file: str, name: str, setting: str) -> list[int]:

@@ -11,8 +11,8 @@ The program believes that a part is frozen (or trained) and it is not.  Nothing 
 ## How it is found
 The loop was given parameters, its body has a statement that sets `requires_grad` under a test of the name, and that
 statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, also one that the program puts
-together, a path into the model that matches no name while others of the list do.  Or whole names are asked to be in a set, and the set holds names of
-submodules.
+together, a path into the model that matches no name while others of the list do.  Or whole names are asked to be in a
+set, and the set holds names of submodules.
 
 ## Near misses
 - A list of patterns that is empty, or comes from a configuration: nothing was asked for.

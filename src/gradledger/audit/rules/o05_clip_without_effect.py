@@ -268,8 +268,9 @@ def _judged(line: Line, state: State, world: World) -> Finding | None:
         evidence |= {"steps_that_divide_after": line.summed, "elements": line.scale, "largest_norm_seen": line.largest}
         message = (
             f"Gradients are clipped to {limit} while they are still sums: they are divided by the number of elements, "
-            f"{number(line.scale)} the last time, only after the clip.  In {line.below} of {times(line.summed, 'step')} "
-            f"the mean was below {limit}, and the limit that acts is {number(line.limit / (line.scale or 1))}."
+            f"{number(line.scale)} the last time, only after the clip.  In {line.below} of "
+            f"{times(line.summed, 'step')} the mean was below {limit}, and the limit that acts is "
+            f"{number(line.limit / (line.scale or 1))}."
         )
         fix = f"divide the gradients by the number of elements first, then {clip}"
         return _finding(line, "error", message, fix, related, evidence, line.summed)
