@@ -12,12 +12,15 @@ without bound, and both losses look fine while it happens.
 ## How it is found
 At a step, tensors hold unused contributions of two reverse passes from different lines.  One of them fills this
 optimizer's tensors only; the other reaches a whole module of them on its way to all tensors of a second optimizer, by
-a forward call whose input came from there.  Or one pass walks the sum of two such losses.
+a forward call whose input came from there.  Or one pass walks the sum of two such losses.  Free numbers with an
+optimizer of their own, such as a temperature, are filled by the loss in which they weigh another network's output, and
+by their own, in whose line that output is detached.
 
 ## Near misses
 - A sum in which the second loss compares with data, too: an adapter in front of a classifier, which learns from both.
 - Summed losses, or several losses of one optimizer over a shared trunk.
 - An encoder and a decoder with an optimizer each, both meant to learn from one loss: the encoder is called on data.
+- Learned weights of losses and what holds them small: nothing is detached, both losses are theirs.
 - A policy improved through a learned model, beside a cost of its own: the model's optimizer never takes that loss.
 - The critic's gradients are cleared after the actor's backward, or its parameters are frozen during it.
 
@@ -28,12 +31,14 @@ network's parameters only, or clear the second network's gradients before its ow
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import partial
 
 from gradledger.audit import oracle
 from gradledger.audit._cycle import Path, assigned_word, fresh, loss_word, of_steps, optimizer_word, path_of
 from gradledger.audit._phrases import distinct
+from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, CallRef, Comparison, Event, OracleExplained, Step, Term
@@ -50,6 +55,8 @@ PAIRS_KEPT = 256
 PASSES_LOOKED_AT = 16
 TERMS_LOOKED_AT = 16
 CALLS_KEPT = 256
+FREE_NUMBERS = 16
+_DETACHES = re.compile(r"\.(detach|item|data)\b")
 _MEETINGS = frozenset({"mul", "sub", "rsub"})  # of two outputs, no distance between them
 _ONE_NUMBER = frozenset({"ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "new_ones", "new_zeros"})
 
@@ -60,7 +67,7 @@ class _Pair:
     foreign: Site
     step: Step
     other: int
-    through: CallRef
+    through: CallRef | None  # None: the optimizer holds free numbers alone
     seen: int = 0
     summed: Site | None = None  # the line that computes the other loss, where one pass walks both
     passes: list[int] = field(default_factory=list)  # the first of these
@@ -159,6 +166,29 @@ def _pair(state: State, step: Step, own: Backward, foreign: Backward, world: Wor
         found = _gone_through(step, own, foreign, foreign.calls, world)
         if found is not None:
             state.pairs[key] = _Pair(own.site, foreign.site, step, *found, 1)
+        elif (other := _weighed_by(step, own, foreign, world)) is not None:
+            state.pairs[key] = _Pair(own.site, foreign.site, step, other, None, 1)
+
+
+def _weighed_by(step: Step, own: Backward, foreign: Backward, world: World) -> int | None:
+    """Another optimizer for whose tensors the foreign loss is, where this one holds a few free numbers that this loss
+    reaches as well, and whose own loss takes no gradient to anything else: it detaches what it is computed from."""
+    held = set(world.optimizer(step.optimizer).tensors)
+    if sum(world.tensor(t).numel for t in held) > FREE_NUMBERS:
+        return None
+    if any(world.owners(t) and world.tensor(t).numel > 1 for t in held):  # a small network
+        return None
+    filled = set(foreign.leaves)
+    if not held.issubset(filled) or not held.issuperset(own.leaves):
+        return None
+    lines = {(t.site.file, t.site.line) for t in own.terms} | {(own.root_site.file, own.root_site.line)}
+    if not any(_DETACHES.search(source_line(*line)) for line in lines):
+        return None
+    for other in world.optimizers.values():
+        rest = [t for t in other.tensors if t not in held and world.tensor(t).requires_grad]
+        if other.ident != step.optimizer and rest and filled.issuperset(rest):
+            return other.ident
+    return None
 
 
 def _gone_through(
@@ -203,7 +233,7 @@ def finish(state: State, world: World) -> list[Finding]:
         if pair.summed is not None and not pair.shared:
             continue  # a loss over a model that others train: the model's optimizer never takes it
         word, loss = optimizer_word(pair.step.site, world), _loss_of(pair, world)
-        through = world.module_name(pair.through.module)
+        through = _named(pair, ident, world)
         meant = next(iter(world.owner_roots(next(iter(world.optimizer(pair.other).tensors)))), None)
         meant_for = f"`{world.module_name(meant)}`" if meant is not None else "another network"
         finding = Finding(
@@ -213,14 +243,21 @@ def finish(state: State, world: World) -> list[Finding]:
             f"`{loss}` trains {meant_for}, but its gradient also stays in `{through}`, whose own optimizer "
             "applies it "
             f"together with the loss of line {pair.own.line}: in {pair.seen} of {of_steps(steps, ident, world)}.",
-            f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
+            f"{through}.detach() in {loss}, or clear it before its own backward"
+            if pair.through is None
+            else f"{through}.requires_grad_(False) while {loss} is built and walked, or clear {through} before its own "
             "backward"
             if pair.summed is None
             else f"walk the two losses apart, and {loss} with {through}.requires_grad_(False) while it is built and "
             "walked",
             related=distinct(
                 pair.foreign,
-                (*((pair.summed,) if pair.summed else ()), pair.through.site, pair.step.site, pair.own),
+                (
+                    *((pair.summed,) if pair.summed else ()),
+                    *((pair.through.site,) if pair.through else ()),
+                    pair.step.site,
+                    pair.own,
+                ),
             ),
             evidence={"steps": steps, "steps_with_both": pair.seen, "tensors": len(world.optimizer(ident).tensors)},
             count=pair.seen,
@@ -229,6 +266,13 @@ def finish(state: State, world: World) -> list[Finding]:
         )
         findings.append(oracle.weigh(finding, world, ident, partial(_applied, pair.foreign.key(), world)))
     return findings
+
+
+def _named(pair: _Pair, optimizer: int, world: World) -> str:
+    if pair.through is not None:
+        return world.module_name(pair.through.module)
+    made = (world.tensor(t).site for t in world.optimizer(optimizer).tensors)
+    return next((word for site in made if (word := assigned_word(site, world))), "the free parameter")
 
 
 def _loss_of(pair: _Pair, world: World) -> str:
