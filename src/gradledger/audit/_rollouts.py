@@ -28,7 +28,7 @@ class Early:
 def kept_before(file: str, line: int) -> Early | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
-    for scope in _near(tree, line) if tree is not None else ():
+    for scope in near(tree, line) if tree is not None else ():
         for loop in ast.walk(scope):
             if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
                 continue
@@ -47,7 +47,7 @@ def kept_before(file: str, line: int) -> Early | None:
     return None
 
 
-def _near(tree: ast.Module, line: int) -> list[ast.AST]:
+def near(tree: ast.Module, line: int) -> list[ast.AST]:
     """The code around a line, and the functions of the file that it calls by name."""
     scope = scope_of(tree, line)
     called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
@@ -123,7 +123,7 @@ class Left:
 def plain_discount(file: str, line: int) -> Left | None:
     """Such a product in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
-    for scope in _near(tree, line) if tree is not None else ():
+    for scope in near(tree, line) if tree is not None else ():
         for loop in ast.walk(scope):
             if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
                 continue

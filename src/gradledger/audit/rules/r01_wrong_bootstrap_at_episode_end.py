@@ -22,6 +22,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a loop back through time reads `done[t]` beside `value[t + 1]`, although the flag of the last step is another
   variable: flags that were kept before the step belong to `t + 1`;
 - when the loop reads `done[t]` beside `value[t + 1]`, and the rollout keeps the flag before it makes the step;
+- when it masks the next value by `done[t + 1]`, and carries its sum through the ends of a rollout unmasked;
 - when it carries its sum with a discount of each step that is 0 at ends, and multiplies the next value by a plain one;
 - when the mask multiplies one of several values before the smallest of them is taken;
 - when only rows whose successor is None are masked, none ever was, and the program keeps None nowhere, nor the flag
@@ -36,6 +37,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - `terminated or truncated` that decides about the reset only, with `terminated` in the memory.
 - Truncated episodes whose last value is added by hand.
 - Tasks whose episodes are a step or two long, where the code negates the flag.
+- A loop over one episode, which carries its sum through no end.
 - Flags kept after the step, read at `t` for all steps alike.
 - A minimum of values that are all masked, or that is masked as a whole.
 - Sums over windows of single episodes, or whose starts are chosen by the flags.
@@ -50,7 +52,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _back_in_time, _n_steps, _none_kept, _rollouts, _terminals, _time_limits
+from gradledger.audit import _back_in_time, _half_masked, _n_steps, _none_kept, _rollouts, _terminals, _time_limits
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
@@ -158,6 +160,14 @@ def _loop(event: Comparison, operand: Operand) -> Finding | None:
         )
         fix = f"use `{left.each}` in place of `{left.plain}`"
         return _found(event, operand, left.line, (left.carried, left.made), message, fix)
+    half = _half_masked.half_masked(file, line)
+    if half is not None:
+        message = (
+            f"`{half.text}` is carried on unmasked, while `{half.flag}` (line {half.flag_line}) masks the next value: "
+            "what comes after the end of an episode, from the next one, flows back into it."
+        )
+        fix = f"multiply both, the next value and `{half.text}`, by the mask"
+        return _found(event, operand, half.line, (half.flag_line,), message, fix)
     return None
 
 

@@ -1,0 +1,97 @@
+"""Loops back through time that mask the next value at the end of an episode, and not the sum that they carry: read from
+the text, of rollouts that run on through ends (the flag of the last step is a variable of its own)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger.audit._back_in_time import back_in_time, ends, next_of
+from gradledger.audit._code import last_name, parsed
+from gradledger.audit._rollouts import near
+from gradledger.audit._terminals import nodes_of
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMasked:
+    """`text`: what is carried on `line` without a mask; `flag`: what masks the next value, read on `flag_line`."""
+
+    line: int
+    text: str
+    flag: str
+    flag_line: int
+
+
+def half_masked(file: str, line: int) -> HalfMasked | None:
+    """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
+    tree = parsed(file)
+    for scope in near(tree, line) if tree is not None else ():
+        for loop in ast.walk(scope):
+            if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
+                found = _unmasked(loop, loop.target.id)
+                if found is not None:
+                    return found
+    return None
+
+
+def _unmasked(loop: ast.For, step: str) -> HalfMasked | None:
+    nodes = nodes_of(loop.body)
+    read = [n for n in nodes if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ends(n)]
+    later = [n for n in read if isinstance(n, ast.Subscript) and next_of(n.slice, {step})]
+    inside = {id(n.value) for n in read if isinstance(n, ast.Subscript)}
+    alone = [n for n in read if not isinstance(n, ast.Subscript) and id(n) not in inside]
+    if not later or not alone:
+        return None  # one episode, perhaps, whose flag is the last one's
+    assigned = [n for n in nodes if isinstance(n, ast.Assign)]
+    masks = {last_name(t) for n in assigned if _reads_flag(n.value) for t in n.targets}
+    if any(isinstance(n, (ast.If, ast.IfExp)) and (_reads_flag(n.test) or _names(n.test) & masks) for n in nodes):
+        return None  # the sum may be begun anew there
+    inner = {last_name(t) for n in assigned for target in n.targets for t in ast.walk(target) if _is_name(t)}
+    for one in assigned:
+        for carried, factors in _products(one.value, ()):
+            if _carries(carried, one, step) and factors and all(_plain(f, inner) for f in factors):
+                flag = later[0]
+                return HalfMasked(carried.lineno, ast.unparse(carried), last_name(flag.value), flag.lineno)
+    return None
+
+
+def _products(node: ast.expr, factors: tuple[ast.expr, ...]) -> Iterator[tuple[ast.expr, tuple[ast.expr, ...]]]:
+    """Every summand of an expression of sums and products, with all that multiplies it."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        yield from _products(node.left, factors)
+        yield from _products(node.right, factors)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from _products(node.left, (*factors, node.right))
+        yield from _products(node.right, (*factors, node.left))
+    else:
+        yield node, factors
+
+
+def _carries(node: ast.expr, statement: ast.Assign, step: str) -> bool:
+    """`returns[t + 1]` in `returns[t] = ...`, or `run` in `run = ...`"""
+    for target in statement.targets:
+        if isinstance(node, ast.Name) and isinstance(target, ast.Name) and node.id == target.id:
+            return True
+        if isinstance(node, ast.Subscript) and isinstance(target, ast.Subscript) and next_of(node.slice, {step}):
+            if last_name(node.value) == last_name(target.value) != "":
+                return True
+    return False
+
+
+def _plain(factor: ast.expr, inner: set[str]) -> bool:
+    """A number of the whole loop: nothing looked up for a step, nothing made in the loop, no flag."""
+    looked = any(isinstance(n, (ast.Subscript, ast.Call)) for n in ast.walk(factor))
+    return not looked and not _names(factor) & inner and not _reads_flag(factor)
+
+
+def _reads_flag(node: ast.AST) -> bool:
+    return any(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ends(n) for n in ast.walk(node))
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Name, ast.Attribute))
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
