@@ -202,6 +202,8 @@ def schedulers_begun(state: Resumes, load: Load, optimizer: OptimizerInfo, world
         and s.made.scheduler not in state.driven
         and ("scheduler", s.made.scheduler) not in state.restored
         and "last_epoch" not in world.source(s.made.site)
+        # nobody saw it built: it came out of the file as a whole
+        and not (s.last_step is not None and s.made.site.key() == s.last_step.site.key())
     ]
 
 

@@ -2,7 +2,8 @@
 
 ## What it is
 The optimizer is built again (for fine-tuning, after loading, after unfreezing), and the scheduler is not: it goes on
-changing the learning rate of the old optimizer, which nobody steps any more.
+changing the learning rate of the old optimizer, which nobody steps any more.  Or a scheduler is read back from a file
+as an object, with a copy of its optimizer.
 
 ## Why it matters
 The new optimizer keeps its first learning rate for the rest of the run, while `scheduler.get_last_lr()` prints a rate
@@ -10,7 +11,8 @@ that decays.
 
 ## How it is found
 Calls of a scheduler between which its own optimizer made no step, while another optimizer stepped that was built later,
-holds some of the same parameters (or those of the same model), and has no scheduler of its own that is stepped.
+holds some of the same parameters (or those of the same model), and has no scheduler of its own that is stepped.  An
+optimizer that the program never built, whose parameters no model has, came out of a file.
 
 ## Near misses
 - Several optimizers, one of which pauses: they hold different parameters.
@@ -86,9 +88,10 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
         for other_ident, calls in watched.idle.items():
             other = world.optimizer(other_ident)
             never = own.steps == 0
-            if not own.site.file:
+            read = _read_back(own, other, world)
+            if not own.site.file and not read:
                 continue  # where it was built was not seen: it may be a wrapper that steps another
-            if calls < 2 or (other.made_seq < own.made_seq and not never) or not _succeeds(own, other, world):
+            if calls < 2 or (other.made_seq < own.made_seq and not never) or not (read or _succeeds(own, other, world)):
                 continue
             if any(s.steps > 0 for s in world.schedulers_of(other_ident)):
                 continue
@@ -104,14 +107,20 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
                     "O3",
                     "error",
                     here,
-                    f"{cls} drives an optimizer that was never stepped (line {before.line}): over its last "
+                    f"{cls} came out of a file with an optimizer and parameters of its own, which no model has: over "
+                    f"its last {times(calls, 'call')} {other.short_cls} from line {other.site.line} trained the model "
+                    "at a rate that the scheduler does not reach."
+                    if read
+                    else f"{cls} drives an optimizer that was never stepped (line {before.line}): over its last "
                     f"{times(calls, 'call')} {other.short_cls} from line {other.site.line} trained "
                     f"{'the same parameters' if shared else 'the model'} at its first rate {number(rate)}."
                     if never
                     else f"{other.short_cls} is built here again, but {cls} (line {info.made.site.line}) still drives "
                     f"the optimizer from line {before.line}: over its last {times(calls, 'call')} that one made no "
                     f"step, while this one steps at its first rate {number(rate)}.",
-                    f"{cls}(<the optimizer that is stepped>, ...)"
+                    f"keep the state_dict() of {cls} in the file; after loading, .optimizer = <the one that is stepped>"
+                    if read
+                    else f"{cls}(<the optimizer that is stepped>, ...)"
                     if never
                     else f"build the scheduler again here: scheduler = {cls}(<this optimizer>, ...)",
                     related=distinct(here, (watched.site, info.made.site, other.site, before)),
@@ -138,6 +147,12 @@ def _told_apart(new: Site, old: Site) -> tuple[Site, Site]:
         if here.key() != there.key():
             return here, there
     return new, old
+
+
+def _read_back(own: OptimizerInfo, other: OptimizerInfo, world: World) -> bool:
+    """Whether an optimizer was never built or stepped, holds parameters that no model has, and is `other`'s like."""
+    strange = not own.site.file and own.steps == 0 and not any(world.owners(t) for t in own.tensors)
+    return strange and own.cls == other.cls and len(own.tensors) == len(other.tensors)
 
 
 def _succeeds(own: OptimizerInfo, other: OptimizerInfo, world: World) -> bool:
