@@ -16,11 +16,13 @@ noise: the input follows exactly from the target, and does not without those col
 lie far apart.
 
 Of inputs of any width: rows that come again in each pass with the target of another row (two loaders that shuffle on
-their own).  Of noise: the target is drawn for itself, and another draw of its shape is what went into the input.
+their own).  Of images: maps of labels come again as they were, with the very pixels of the image in other places.  Of
+noise: the target is drawn for itself, and another draw of its shape is what went into the input.
 
 ## Near misses
 - Noisy targets with one value for each input, however noisy: the input cannot be computed from the noise.
 - Steep or wrapped functions, inputs of many columns whose nearest rows are far apart, targets of a few distinct values.
+- Flips of image and map together; images that are changed but for the places of their pixels.
 - Targets made by a network (bootstraps, teachers), generative models that are given noise.
 
 ## Fix
@@ -36,7 +38,7 @@ from gradledger.audit._made_at import made_at
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Comparison, Event, TargetDrawn, TargetExplained, TargetsExchanged
+from gradledger.core.events import Comparison, Event, PixelsMoved, TargetDrawn, TargetExplained, TargetsExchanged
 from gradledger.core.site import Site
 
 RULE = Rule(
@@ -45,13 +47,14 @@ RULE = Rule(
     "data",
     "The input of a regression does not determine its target: a floor that no training can pass.",
 )
-LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, TargetDrawn, Comparison)
+LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, TargetDrawn, PixelsMoved, Comparison)
 NEEDS_DETAIL = True
 KEPT = 200
 EXPLAINED = 0.85  # of a column that the input does not determine
 APART = 0.1  # of its variance stands between nearest rows
 STRANGERS = 0.5  # of the distance between the targets of any two rows
 EXACT = 0.99  # of every input column follows from the target
+OFTEN = 0.2  # of the maps that came again with another image, that had the same pixels in other places
 NEEDED = 0.9  # and less than this without the columns in question
 
 
@@ -62,6 +65,7 @@ class State:
     seen: list[TargetExplained] = field(default_factory=list)
     exchanged: list[TargetsExchanged] = field(default_factory=list)
     drawn: list[TargetDrawn] = field(default_factory=list)
+    moved: list[PixelsMoved] = field(default_factory=list)
     walked: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -76,12 +80,15 @@ def update(state: State, event: Event, world: World) -> None:
         state.exchanged.append(event)
     elif isinstance(event, TargetDrawn) and len(state.drawn) < KEPT:
         state.drawn.append(event)
+    elif isinstance(event, PixelsMoved) and len(state.moved) < KEPT:
+        state.moved.append(event)
     elif isinstance(event, Comparison) and len(state.walked) < KEPT:
         state.walked.add(event.site.key())
 
 
 def finish(state: State, world: World) -> list[Finding]:
     found = [_exchanged(e, world) for e in state.exchanged if e.apart >= STRANGERS and e.site.key() in state.walked]
+    found += [_moved(e, world) for e in state.moved if e.moved >= OFTEN * e.again and e.site.key() in state.walked]
     found += [_drawn(e, world) for e in state.drawn if e.site.key() in state.walked]
     for event in state.seen if not found else ():
         open_ = [
@@ -136,6 +143,23 @@ def _exchanged(event: TargetsExchanged, world: World) -> Finding:
         "take inputs and targets by the same numbers: x[rows], y[rows]",
         related=distinct(event.site, made_at(event.site)),
         evidence={"rows": event.rows, "came_again": event.again, "apart": event.apart},
+        subject=world.module_name(event.module),
+        iteration=event.iteration,
+    )
+
+
+def _moved(event: PixelsMoved, world: World) -> Finding:
+    made = [s for site in event.made_sites for s in (site, *(Site(f.file, f.line, f.function) for f in site.callers))]
+    shown = [s for s in made if s.function != "<module>"]
+    return Finding(
+        "D9",
+        "error",
+        event.site,
+        f"{event.moved} maps of labels came again as they were, while the very pixels of their images were in other "
+        "places: flips or shifts are made to the image alone, and the map no longer says what is where.",
+        "change image and map by one draw: augment(image=x, mask=y)",
+        related=distinct(event.site, (*shown[:6], *made_at(event.site)[:2])),
+        evidence={"came_again": event.again, "with_pixels_moved": event.moved},
         subject=world.module_name(event.module),
         iteration=event.iteration,
     )

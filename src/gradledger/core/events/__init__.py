@@ -66,6 +66,9 @@ from gradledger.core.events._data import (
     PaddingCounted as PaddingCounted,
 )
 from gradledger.core.events._data import (
+    PixelsMoved as PixelsMoved,
+)
+from gradledger.core.events._data import (
     RowsMet as RowsMet,
 )
 from gradledger.core.events._data import (

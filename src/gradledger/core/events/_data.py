@@ -214,6 +214,18 @@ class TargetDrawn(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PixelsMoved(Event):
+    """Maps of labels (compared at `site`) of which `again` came again with another image, `moved` of them with the same
+    pixels in other places.  `made_sites`: where the batches of both were put together."""
+
+    KIND: ClassVar[str] = "pixels_moved"
+    module: int
+    again: int
+    moved: int
+    made_sites: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsShared(Event):
     """Rows held out from training (picked at `site`) were compared with the rows trained on (picked at `train_site`).
 
