@@ -96,8 +96,8 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _made_without(tree: ast.Module, cls: str, argument: str, position: int | None) -> Iterator[tuple[str, int]]:
     """(name, line) of instances that are made without the argument."""
-    for node in ast.walk(tree):
-        for name, value in bindings(node) if isinstance(node, ast.Assign) else ():
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.Assign)):
+        for name, value in bindings(node):
             if not isinstance(value, ast.Call) or last_name(value.func) != cls or not name:
                 continue
             given = [_length(tree, a.value) if isinstance(a, ast.Starred) else 1 for a in value.args]

@@ -50,26 +50,40 @@ class Filled:
 
 @dataclass(slots=True)
 class State:
+    """`left`: of optimizers since whose last step another one was built."""
+
     leaves: OrderedDict[int, Filled] = field(default_factory=OrderedDict)
+    left: dict[int, Filled] = field(default_factory=dict)
 
 
 def update(state: State, event: ev.Event, world: World) -> None:
     """Take one event in."""
     if isinstance(event, ev.Backward):
+        gone = over(world)
         for tensor in event.leaves:
-            if not world.holders(tensor):
+            holders = world.holders(tensor)
+            if not holders:
                 _fill(_entry(state, tensor, event), event)
+            elif gone and gone.issuperset(holders) and (tensor in state.left or len(state.left) < LEAVES_KEPT):
+                filled = state.left.setdefault(tensor, Filled(first=event.iteration, backward=event.site))
+                _fill(filled, event)
     elif isinstance(event, ev.Clear):
         for tensor in event.tensors:
-            filled = state.leaves.get(tensor)
+            filled = state.leaves.get(tensor) or state.left.get(tensor)
             if filled is not None:
                 filled.clears += 1
     elif isinstance(event, ev.GradientsRead):
         for tensor in event.tensors:
-            filled = state.leaves.get(tensor)
+            filled = state.leaves.get(tensor) or state.left.get(tensor)
             if filled is not None and filled.last_read != event.iteration:
                 filled.reads += 1
                 filled.last_read = event.iteration
+
+
+def over(world: World) -> set[int]:
+    """Optimizers since whose last step another one was built that steps."""
+    made = max((o.made_seq for o in world.optimizers.values() if o.steps), default=0)
+    return {o.ident for o in world.optimizers.values() if o.last_step is not None and o.last_step.seq < made}
 
 
 def _entry(state: State, tensor: int, event: ev.Backward) -> Filled:

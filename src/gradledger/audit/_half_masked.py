@@ -47,7 +47,7 @@ def _unmasked(loop: ast.For, step: str) -> HalfMasked | None:
     masks = {last_name(t) for n in assigned if _reads_flag(n.value) for t in n.targets}
     if any(isinstance(n, (ast.If, ast.IfExp)) and (_reads_flag(n.test) or _names(n.test) & masks) for n in nodes):
         return None  # the sum may be begun anew there
-    inner = {last_name(t) for n in assigned for target in n.targets for t in ast.walk(target) if _is_name(t)}
+    inner = {name for n in assigned for target in n.targets for name in _names(target)}
     for one in assigned:
         for carried, factors in _products(one.value, ()):
             if _carries(carried, one, step) and factors and all(_plain(f, inner) for f in factors):
@@ -87,10 +87,6 @@ def _plain(factor: ast.expr, inner: set[str]) -> bool:
 
 def _reads_flag(node: ast.AST) -> bool:
     return any(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ends(n) for n in ast.walk(node))
-
-
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Name, ast.Attribute))
 
 
 def _names(node: ast.AST) -> set[str]:

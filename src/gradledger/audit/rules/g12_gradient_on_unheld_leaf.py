@@ -10,14 +10,15 @@ iteration pays for a backward through it and for the memory of its gradients.
 
 ## How it is found
 A leaf is filled by reverse passes time after time, never cleared, hardly ever read by the program, and held by no
-optimizer until the end.  Where another rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one
-speaks.
+optimizer until the end, or by one alone that is gone: a local variable of a function that has returned.  Where another
+rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one speaks.
 
 ## Near misses
 - Inputs that need gradients on purpose: penalties, adversarial examples, saliency.  The program reads or clears them.
 - Parameters updated by hand from `.grad`.
 - Parts of a flat parameter: their gradients are views of memory that is cleared and stepped under another name, and
   their values change.
+- Optimizers of an earlier stage that are kept, and networks that are frozen after it.
 - Networks cleared by `model.zero_grad()`, and parameters that an optimizer built later holds.
 
 ## Fix
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gradledger.audit import _growing
+from gradledger.audit import _growing, _left_behind
 from gradledger.audit._cycle import assigned_word
 from gradledger.audit._orphans import is_copy
 from gradledger.audit._phrases import distinct, times
@@ -60,7 +61,27 @@ def finish(state: _growing.State, world: World) -> list[Finding]:
     for tensor, filled in _growing.accumulating(state, world, "G12"):
         roots = world.owner_roots(tensor)
         groups[tuple(sorted(roots)) or (-tensor,)].append((tensor, filled))
-    return [_finding(key, group, world) for key, group in groups.items()]
+    found = [_finding(key, group, world) for key, group in groups.items()]
+    return found or [_left(one, world) for one in _left_behind.left_behind(state, world)]
+
+
+def _left(one: _left_behind.Left, world: World) -> Finding:
+    roots = {root for t in one.tensors for root in world.owner_roots(t)}
+    name = world.module_name(min(roots)) if len(roots) == 1 else world.names(list(one.tensors))
+    calls = [c.site for c in one.filled.calls if set(world.tensors_of(c.module)) & set(one.tensors)]
+    return Finding(
+        "G12",
+        "warning",
+        one.later.site,
+        f"{times(one.filled.fills, 'backward')} added to the gradient of `{name}`, which the optimizer of line "
+        f"{one.gone.site.line} held: that one is gone, this one does not hold it, and nothing applies or clears it.",
+        f"hand {name} to this optimizer, too, if it is to be trained on, else give it requires_grad_(False)",
+        related=distinct(one.later.site, (*calls[:2], one.filled.backward, one.gone.site)),
+        evidence={"tensors": len(one.tensors), "fills": one.filled.fills, "steps_of_the_one_gone": one.gone.steps},
+        count=one.filled.fills,
+        subject=name,
+        iteration=one.filled.first,
+    )
 
 
 def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], world: World) -> Finding:
