@@ -65,8 +65,7 @@ def update(state: State, event: ev.Event, world: World) -> None:
             if not holders:
                 _fill(_entry(state, tensor, event), event)
             elif gone and gone.issuperset(holders) and (tensor in state.left or len(state.left) < LEAVES_KEPT):
-                filled = state.left.setdefault(tensor, Filled(first=event.iteration, backward=event.site))
-                _fill(filled, event)
+                _fill(state.left.setdefault(tensor, Filled(first=event.iteration, backward=event.site)), event)
     elif isinstance(event, ev.Clear):
         for tensor in event.tensors:
             filled = state.leaves.get(tensor) or state.left.get(tensor)
