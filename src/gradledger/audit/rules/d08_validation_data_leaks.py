@@ -14,13 +14,15 @@ what is computed with it carries it on; it is reported when inputs that were tra
 statistic that is taken over both.  Tables from arrays are told by their values: all rows together have mean 0 and
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
 their numbers, among them those of a split that is drawn anew for each part.  Transforms of scikit-learn are read from
-the text: fitted on a table that is parted afterwards.
+the text: fitted on a table that is parted afterwards.  So are running statistics of the program's own, which a method
+takes up unless it is told not to: an evaluation that ran calls it without telling, and training calls it, too.
 
 A loader that is named for validation counts when an optimizer steps through whole passes over it, as over another one,
 and nothing is asked there without a graph.
 
 ## Near misses
 - Statistics of the training rows, used for all; batch statistics; statistics that scale targets or make labels.
+- Running statistics that training alone moves (`update=False` in the evaluation).
 - Constants that are known beforehand (255, joint limits); truth values, one-hot words, bytes.
 - Answers without graph that enter a loss: bootstrap targets and teachers judge nothing.
 - An evaluation on training rows, called so; graphs and other data that is one input for everything.
@@ -36,6 +38,7 @@ from dataclasses import dataclass, field
 from gradledger.audit import _met, _walked
 from gradledger.audit._evaluation import words
 from gradledger.audit._fits import fitted_before_split
+from gradledger.audit._own_statistics import moved_by_evaluation
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
@@ -66,6 +69,7 @@ class State:
     met: dict[tuple[str, int], RowsMet] = field(default_factory=dict)
     apart: int = 0
     passes: _walked.Passes = field(default_factory=_walked.Passes)
+    asked: set[tuple[str, str]] = field(default_factory=set)  # files and functions that asked a module, without graph
 
 
 def init() -> State:
@@ -84,6 +88,8 @@ def update(state: State, event: Event, world: World) -> None:
         state.met[event.site.key()] = event
     elif isinstance(event, (LoaderEpoch, ModuleCalled, Step)):
         _walked.update(state.passes, event)
+        if isinstance(event, ModuleCalled) and not event.grad_on and len(state.asked) < KEPT:
+            state.asked.add((event.site.file, event.site.function))
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -117,7 +123,28 @@ def finish(state: State, world: World) -> list[Finding]:
     found += [_same(event, world) for event in state.same.values() if _is_leak(event, state)]
     found = found or [_met_again(event) for event in state.met.values() if _is_met(event)][:1]
     found = found or [_stepped_through(*one) for one in _walked.trained_on(state.passes, world)]
-    return found or _in_the_text(world)
+    return found or _in_the_text(world) or _moved_on(state)
+
+
+def _moved_on(state: State) -> list[Finding]:
+    """Statistics of the program's own that an evaluation moved, in a function that was seen to evaluate."""
+    return [
+        Finding(
+            "D8",
+            "error",
+            Site(file, one.line, one.function),
+            f"`{one.cls}` takes the rows of the evaluation into its statistics here (`{one.switch}` is True unless it "
+            f"is given), and training goes on with them on line {one.train_line}.",
+            f"{one.switch}=False where nothing is trained",
+            related=(Site(file, one.declared, ""), Site(file, one.train_line, "")),
+            evidence={"statistics": one.cls, "switch": one.switch, "training_line": one.train_line},
+            confidence="likely",
+            subject=one.cls,
+        )
+        for file in dict.fromkeys(file for file, _ in state.asked if file and "site-packages" not in file)
+        for one in moved_by_evaluation(file)
+        if (file, one.function) in state.asked
+    ]
 
 
 def _stepped_through(loader: LoaderInfo, one: _walked.Walked) -> Finding:
