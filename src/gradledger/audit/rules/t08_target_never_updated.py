@@ -163,6 +163,8 @@ def _self_copies(state: State, world: World) -> list[tuple[Finding, int]]:
         copy = effect.first
         if not copy.same or world.trained_module(copy.target) or followed(copy.target, state, world):
             continue
+        if any(e.left_out and e.site.key() == copy.site.key() for e in state.loads.get(copy.target, ())):
+            continue  # its own state with one from a file put over it, in vain: GL-C02
         met = _as_target(copy.target, state.watch, world)
         if met is None and effect.count < 2:
             continue
