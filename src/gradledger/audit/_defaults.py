@@ -1,4 +1,4 @@
-"""Containers that are the default of an argument: one object for all instances that are made without the argument.
+"""Objects that are the default of an argument: one for all instances that are made without the argument.
 
 Read from the text: a class keeps the default as it is, the program changes it by way of one instance, and another one
 was made without the argument, too.
@@ -43,13 +43,14 @@ def shared_defaults(file: str) -> Iterator[SharedDefault]:
         if not any(isinstance(n, ast.FunctionDef) and n.name in _DATA for n in cls.body):
             continue
         for init in (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"):
-            for position, default, argument in _containers(init):
+            for position, default, argument in _objects(tree, init):
                 kept = _kept_as(init, argument)
                 if kept is None or _KEPT_ON_PURPOSE.search(kept[0]):
                     continue
                 attribute, line = kept
                 made = dict(_made_without(tree, cls.name, argument, position))
-                found = [(name, *change) for name in made for change in _changes(tree, name, attribute)]
+                methods = CHANGES | _setters(tree, default)
+                found = [(name, *change) for name in made for change in _changes(tree, name, attribute, methods)]
                 sides = {bool(HELD_OUT.search(name)) for name, *_ in found}
                 others = [name for name in made if bool(HELD_OUT.search(name)) not in sides]
                 if len(sides) == 1 and others:
@@ -58,8 +59,10 @@ def shared_defaults(file: str) -> Iterator[SharedDefault]:
                     yield SharedDefault(cls.name, attribute, text, change, name, others[0], made[others[0]], declared)
 
 
-def _containers(init: ast.FunctionDef) -> Iterator[tuple[int | None, ast.expr, str]]:
-    """(position after self, default, name) of arguments whose default is a list, dictionary or set."""
+def _objects(tree: ast.Module, init: ast.FunctionDef) -> Iterator[tuple[int | None, ast.expr, str]]:
+    """(position after self, default, name) of arguments whose default is a list, dictionary or set, or made by a class
+    of the file."""
+    classes = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
     plain = [*init.args.posonlyargs, *init.args.args]
     first = len(plain) - len(init.args.defaults)
     pairs: list[tuple[int | None, ast.arg, ast.expr | None]] = [
@@ -67,9 +70,27 @@ def _containers(init: ast.FunctionDef) -> Iterator[tuple[int | None, ast.expr, s
     ]
     pairs += [(None, a, d) for a, d in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)]
     for position, argument, default in pairs:
-        made = isinstance(default, ast.Call) and last_name(default.func) in _MADE
+        made = isinstance(default, ast.Call) and last_name(default.func) in _MADE | classes
         if default is not None and (made or isinstance(default, (ast.List, ast.Dict, ast.Set))):
             yield position, default, argument.arg
+
+
+def _setters(tree: ast.Module, default: ast.expr) -> set[str]:
+    """Methods of the class of a default that set an attribute of their object, other than on the way of a call."""
+    name = last_name(default.func) if isinstance(default, ast.Call) else ""
+    methods = [
+        m
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef) and cls.name == name
+        for m in cls.body
+        if isinstance(m, ast.FunctionDef) and not m.name.startswith("__")
+    ]
+    return {m.name for m in methods if any(_sets_own(n) for n in ast.walk(m))}
+
+
+def _sets_own(node: ast.AST) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(t, ast.Attribute) and last_name(t.value) == "self" for t in targets)
 
 
 def _kept_as(init: ast.FunctionDef, argument: str) -> tuple[str, int] | None:
@@ -117,13 +138,13 @@ def _length(tree: ast.Module, value: ast.expr) -> int | None:
     return None
 
 
-def _changes(tree: ast.Module, name: str, attribute: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of what changes `name.attribute` in place."""
+def _changes(tree: ast.Module, name: str, attribute: str, methods: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """(line, text) of what changes `name.attribute` in place; `methods`: by these, among others."""
     for node in ast.walk(tree):
         place: ast.expr | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
             place = node.func.value
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Subscript, ast.Attribute)):
             place = node.targets[0].value
         elif isinstance(node, ast.AugAssign):
             place = node.target

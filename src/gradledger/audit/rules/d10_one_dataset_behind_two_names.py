@@ -14,7 +14,7 @@ the program sets it by way of a subset; or it sets it by way of two subsets to d
 it once, and training goes on reading the data set with it.  Of an object that the
 data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
 of one of them, and the setting has that value in the passes over the other; or when one of its own methods, which
-gives the object back, changes it on the way to the second data set.  A list that is the default of an argument is
+gives the object back, changes it on the way to the second data set.  A list, or an object of the program's own, that is the default of an argument is
 read from the text: kept as it is, changed by way of one data set, and another was made without the argument, too.
 
 ## Near misses
