@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradledger.core.site import Site
+from gradledger.ledger._carried import Around
 from gradledger.ledger._filed import Filed, of_names
 from gradledger.ledger._identity import PRUNE_AT, Ref
 from gradledger.ledger._patch import Nest
@@ -41,6 +43,7 @@ class Snapshot:
     saved: bool = False
     plain: dict[str, torch.Tensor] = field(default_factory=dict)
     at: int = 0
+    around: Around | None = None
 
 
 class Handed:
@@ -73,6 +76,7 @@ class States:
         self.snapshots: OrderedDict[int, Snapshot] = OrderedDict()
         self.filed = Filed()
         self.filled: set[int] = set()  # modules whose state was loaded from a file
+        self.put_back: Callable[[torch.nn.Module, int, Site, Around], None] | None = None  # (probes/carried.py)
         self.files = Nest()  # readers and writers of files: one that another one calls is not seen
         self._moment = 0
 

@@ -8,6 +8,8 @@ The program saves or keeps state in order to come back to it, and what comes bac
 - `best = copy.copy(model)`: another module over the same parameters.
 - The scheduler's state is in the file, and nothing loads it: the schedule starts over.
 - A queue, a codebook's counts or a running mean is a buffer with `persistent=False`: no state holds it.
+- A temperature or a count of updates is a plain number of a module, the momentum a plain list of an optimizer, the
+  observation's mean an array of a helper: nothing saves them.
 
 ## Why it matters
 The reported model is not the one that was chosen; the resumed learning rate is not the one that was planned.  No error
@@ -19,12 +21,17 @@ given is the live memory of that very module, handed out before later steps of i
 after steps, by a name that says it was kept, when it is a shallow copy of the trained one.  A scheduler is reported
 when the file held a scheduler's state, module or optimizer were filled from it, and the scheduler then steps from its
 beginning.  A buffer that the state leaves out is reported when, after a load, it has other values than in the module
-that the state was taken from, and the loaded module is called.
+that the state was taken from, and the loaded module is called.  The program's own objects that stand around a state
+(modules, optimizers, helpers) are compared by class and place when it is taken, when it was loaded into new ones, and
+before the next step: a number, array or list of tensors that differs and was not touched since the load is reported
+when its class carries it on from its own last value and the training feels it (forward returns what is computed with
+it, tensors or a learning rate are written with it, a method scales its argument by it).
 
 ## Near misses
 - `copy.deepcopy(model.state_dict())`, or `{k: v.clone() ...}`: a copy indeed.
 - A state that is taken and given to another network at once.
 - Caches that are no state of the model (keys and values, masks, hidden states), constants that the constructor makes.
+- Counters for the log; limits, cursors and schedules that are set anew from a step count that was restored; a meter.
 - A scheduler of the program's own around another one: how it restores that is its own affair.
 - Starting a new schedule on purpose, from pretrained weights; `last_epoch=` given, or the scheduler driven forward.
 
@@ -38,12 +45,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradledger.audit import _code, _resumes
+from gradledger.audit import _carried_on, _code, _resumes
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._resumes import Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, ModuleCalled, StateLoaded
+from gradledger.core.events import Event, ModuleCalled, NotPutBack, StateLoaded
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -52,7 +59,7 @@ RULE = Rule(
     "checkpoint",
     "What is restored is not what was kept: a state that is the live memory itself, or a schedule that starts over.",
 )
-LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled)
+LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled, NotPutBack)
 _KEPT = re.compile(r"(^|_)(best|kept|keep|saved?|snapshot|backup|old|prev\w*|initial|final)(_|$)", re.IGNORECASE)
 _CACHE = re.compile(r"cache|hidden|past|mask|(^|_)(kv|h|c|state)(_|\d|$)", re.IGNORECASE)
 _TORCH = frozenset(
@@ -74,6 +81,7 @@ class State:
     called: dict[int, ModuleCalled] = field(default_factory=dict)  # module -> its latest call without a graph
     unsaved: dict[tuple[int, str], StateLoaded] = field(default_factory=dict)  # (module, path) that a load left apart
     used: set[int] = field(default_factory=set)  # modules of those, called since
+    left: list[NotPutBack] = field(default_factory=list)
 
 
 def init() -> State:
@@ -86,6 +94,9 @@ def update(state: State, event: Event, world: World) -> None:
             state.called[event.module] = event
         if any(module == event.module for module, _ in state.unsaved):
             state.used.add(event.module)
+        return
+    if isinstance(event, NotPutBack):
+        state.left.append(event)
         return
     _resumes.update(state.resumes, event, world)
     if isinstance(event, StateLoaded) and event.own_since is not None and world.trained_module(event.ident):
@@ -101,7 +112,41 @@ def update(state: State, event: Event, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     own = [_own(load, steps, world) for key, (load, steps) in state.own.items() if state.count[key] <= RARELY]
-    return own + _shallow(state, world) + _schedules(state.resumes, world) + _unsaved(state, world)
+    found = own + _shallow(state, world) + _schedules(state.resumes, world) + _unsaved(state, world)
+    return found + [finding for event in state.left for finding in _not_put_back(state, event, world)]
+
+
+def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding]:
+    """What objects of the program carry on by themselves, and no file holds."""
+    load = state.resumes.loads.get(event.module)
+    if load is None or not _resumes.means_to_resume(load, world) or _resumes.another_kind(load.event, world):
+        return []
+    uses = {name: use for name in event.names if (use := _carried_on.use_of(event, name)) is not None}
+    if not uses:
+        return []
+    cls, file = event.cls.rpartition(".")[2], event.cls_site.file
+    lines = [Site(file, line, cls) for use in uses.values() for line in (use.made, *use.carried[:2]) if line]
+    if event.owner == "object" and (line := _carried_on.line_that_makes(event)):
+        lines.insert(0, Site(file, line, ""))
+    names = ", ".join(f"`{name}`" for name in list(uses)[:3])
+    return [
+        Finding(
+            "C3",
+            "error",
+            lines[0],
+            f"{names} of `{cls}` {'are' if len(uses) > 1 else 'is'} carried on while training, and no state holds "
+            f"{'them' if len(uses) > 1 else 'it'}: after the load on line {event.site.line} training goes on with the "
+            "values that the constructor gives.",
+            "save them beside the weights and put them back; in a module, a buffer (register_buffer) is saved by itself"
+            if event.owner != "optimizer"
+            else "keep it in self.state[p]: that is what state_dict() saves",
+            related=distinct(lines[0], (*lines[1:4], event.taken_site, event.site)),
+            evidence={"names": list(event.names), "owner": event.owner},
+            confidence="likely",
+            subject=cls,
+            iteration=event.iteration,
+        )
+    ]
 
 
 def _unsaved(state: State, world: World) -> list[Finding]:

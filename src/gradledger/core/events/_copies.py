@@ -121,6 +121,23 @@ class StateLoaded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotPutBack(Event):
+    """Before the first step after `module` was filled from a file (on this line): an object of the program's class
+    `cls`, made anew, has in `names` the values that it had right after the load, and others than the object that stood
+    in its place when the state was taken, at `taken_site`.  `owner`: "module", "optimizer" or "object"; `cls_site`: a
+    method of the class; `arrays`: those of `names` that are arrays or tensors."""
+
+    KIND: ClassVar[str] = "not_put_back"
+    module: int
+    owner: str
+    cls: str
+    names: tuple[str, ...]
+    cls_site: Site
+    taken_site: Site
+    arrays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouched(Event):
     """A file was written or read (of `torch.save`, safetensors, numpy, pickle or JSON): `what` it held, by owner
     ("module", "optimizer", "scheduler", "rng", "number", "other")."""

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from gradledger.core.events import FileTouched, StateLoaded, StateTaken
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
+from gradledger.ledger._carried import around
 from gradledger.ledger._filed import says_something
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._offered import LeftOut, Offered, same_values
@@ -84,7 +85,8 @@ class _Probe:
             self.recorder.suspicious()  # what follows may write into these tensors
             self._introduce(module, state)
         if self.often.worth_telling(("print", number), first=64) or self.recorder.iteration % 10 == 0:
-            self.states.remember(state, Snapshot("module", number, plain=copies_of(plain_tensors(module))))
+            plain = copies_of(plain_tensors(module))
+            self.states.remember(state, Snapshot("module", number, plain=plain, around=around(module)))
         if self.often.worth_telling(("taken", number, site.key())):
             self.recorder.emit(StateTaken, site, owner="module", ident=number, missing=tuple(plain_tensors(module)))
 
@@ -214,6 +216,8 @@ class _Probe:
             own = tree_tensors(module)
         if load.origin == "file":
             self.states.filled.add(number)
+            if self.states.put_back is not None and load.snapshot is not None and load.snapshot.around is not None:
+                self.states.put_back(module, number, site, load.snapshot.around)
         source, tau = self._traced(captured, load)
         origin = self.recorder.modules.find(source) if source is not None else None
         if origin is None and load.snapshot is not None and load.snapshot.owner == "module":

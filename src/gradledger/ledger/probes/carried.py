@@ -1,0 +1,68 @@
+"""Was everything put back with a loaded state?  Before the first step over a network that was filled from a file, the
+program's own objects are compared with those that stood in their place when the state was taken."""
+
+from __future__ import annotations
+
+import torch
+
+from gradledger.core.events import NotPutBack
+from gradledger.core.site import Site
+from gradledger.ledger._carried import Around, Lost, around, lost
+from gradledger.ledger._patch import Undo
+from gradledger.ledger._registry import tree_tensors
+from gradledger.ledger._session import Session
+from gradledger.ledger._states import States
+
+TOLD = 32
+
+
+class _Probe:
+    def __init__(self, session: Session) -> None:
+        self.recorder = session.recorder
+        self.waiting: list[tuple[int, Site, list[Lost]]] = []  # loaded module, line of the load, what it left
+        self.told: set[tuple[str, tuple[str, ...]]] = set()
+
+    def loaded(self, module: torch.nn.Module, number: int, site: Site, then: Around) -> None:
+        """A module was filled from the file of a state that was taken in this process."""
+        if len(self.waiting) < TOLD:
+            self.waiting.append((number, site, list(lost(then, around(module)))))
+
+    def before_step(self, tensors: list[torch.Tensor], site: Site) -> None:
+        if not self.waiting:
+            return
+        held = {id(t) for t in tensors}
+        modules = [self.recorder.modules.get(number) for number, _, _ in self.waiting]
+        if not any(held & {id(t) for _, t in tree_tensors(m).values()} for m in modules if m is not None):
+            return
+        waiting, self.waiting = self.waiting, []
+        # from the last load on: what one of several puts back was not there yet when the first was done
+        for number, line, left in reversed(waiting):
+            for one in left:
+                names = one.still()
+                if names and (one.carried.cls, names) not in self.told and len(self.told) < TOLD:
+                    self.told.add((one.carried.cls, names))
+                    self.recorder.emit(
+                        NotPutBack,
+                        line,
+                        module=number,
+                        owner=one.carried.owner,
+                        cls=one.carried.cls,
+                        names=names,
+                        cls_site=one.carried.site,
+                        taken_site=one.taken,
+                        arrays=tuple(n for n in names if not isinstance(one.carried.values[n], float)),
+                    )
+
+
+def install(session: Session) -> Undo:
+    """Compare what objects carry, when a state is loaded and before the next step."""
+    probe = _Probe(session)
+    states = session.recorder.part(States)
+    states.put_back = probe.loaded
+    session.at_step.append(probe.before_step)
+
+    def undo() -> None:
+        session.at_step.remove(probe.before_step)
+        states.put_back = None
+
+    return undo
