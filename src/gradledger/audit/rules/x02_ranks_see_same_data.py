@@ -11,7 +11,8 @@ each batch, is the same in every epoch: there is no shuffling, and each rank see
 ## How it is found
 Each rank keeps digests of its first batches; it is reported when those that were trained on are equal in two ranks,
 batch after batch.  Without a loader it is reported when the inputs of the network and the losses of the first reverse
-passes are equal in all ranks, bit by bit, while the gradients are averaged over them.  And it is reported when a
+passes are equal in all ranks, bit by bit, while the gradients are averaged over them.  It is reported when the samplers
+of all ranks, made by the same line for as many replicas, are told one and the same rank.  And it is reported when a
 shuffling sampler begins several passes that are trained on with the same epoch and seed.
 
 ## Near misses
@@ -130,7 +131,38 @@ def finish(state: State, world: World) -> list[Finding]:
                 iteration=one.first.iteration,
             ),
         )
-    return [*found.values(), *(_equal(state) or _alike(state))]
+    return [*found.values(), *(_one_shard(state) or _equal(state) or _alike(state))]
+
+
+def _one_shard(state: State) -> list[Finding]:
+    """Samplers that divide the data by as many as there are ranks, and draw the same part of it in all of them."""
+    lines: dict[tuple[str, int], dict[int, _Passes]] = {}
+    for (rank, _), one in state.passes.items():
+        if one.first.shard >= 0:
+            lines.setdefault(one.first.made_site.key(), {})[rank] = one
+    walked = {b.site.key() for ranks in state.batches.values() for b in ranks.values() if b.trained}
+    found = []
+    for ranks in lines.values():
+        first = next(iter(ranks.values())).first
+        alike = {(one.first.shard, one.first.replicas, one.orders[0]) for one in ranks.values()}
+        trained = any(one.trained or one.first.site.key() in walked for one in ranks.values())
+        if len(ranks) < 2 or len(ranks) != first.replicas or len(alike) != 1 or not trained:
+            continue  # (ranks that hold parts of one model draw the same, by fewer replicas than ranks)
+        made = first.made_site
+        found.append(
+            Finding(
+                "X2",
+                "error",
+                made,
+                f"the DistributedSampler of each of the {len(ranks)} ranks is told that it is rank {first.shard} of "
+                f"{first.replicas}: all train on the same part of the data, and nobody on the rest.",
+                "DistributedSampler(data, rank=dist.get_rank()), or no rank at all: it asks the group itself",
+                related=distinct(made, (first.site, *(Site(f.file, f.line, f.function) for f in made.callers[:2]))),
+                evidence={"ranks": len(ranks), "shard": first.shard, "replicas": first.replicas},
+                iteration=first.iteration,
+            )
+        )
+    return found
 
 
 def _equal(state: State) -> list[Finding]:

@@ -12,7 +12,7 @@ from gradledger.core.site import Site
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerPass(Event):
     """A pass begins over a loader with a `DistributedSampler` that shuffles.  `order`: its epoch and seed, of which the
-    order follows; `made_site`: where the sampler was made."""
+    order follows; `made_site`: where the sampler was made; `shard`: the part that it draws."""
 
     KIND: ClassVar[str] = "sampler_pass"
     rank: int
@@ -20,6 +20,7 @@ class SamplerPass(Event):
     replicas: int
     order: tuple[int, int]
     made_site: Site
+    shard: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

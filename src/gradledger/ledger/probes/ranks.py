@@ -144,6 +144,7 @@ class _Probe:
                         replicas=sampler.num_replicas,
                         order=(int(sampler.epoch), int(sampler.seed)),
                         made_site=self.samplers.get(sampler, NOWHERE),
+                        shard=int(sampler.rank),
                     )
         if world < 2 or not isinstance(iterator, _BaseDataLoaderIter):
             return
