@@ -52,6 +52,7 @@ class State:
     """Draws inside a recomputed part, by the line of the recompute."""
 
     draws: dict[tuple[str, int], list[Recomputed]] = field(default_factory=dict)
+    iterated: set[tuple[str, int]] = field(default_factory=set)  # where a spectral norm makes one step more (GL-S02)
 
 
 def init() -> State:
@@ -65,10 +66,12 @@ def update(state: State, event: Event, world: World) -> None:
             events = state.draws.setdefault(key, [])
             if len(events) < 16:
                 events.append(event)
+    elif isinstance(event, Recomputed) and event.op == "normalize":
+        state.iterated.add(event.site.key())
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [_finding(events) for events in state.draws.values()]
+    return [_finding(e) for key, e in state.draws.items() if e[0].what == "random" or key not in state.iterated]
 
 
 def _restores(site: Site) -> list[Site]:

@@ -2,7 +2,8 @@
 
 ## What it is
 Activation checkpointing runs a part of the forward again in the reverse pass.  A BatchNorm in that part moves its
-running statistics each time: every batch counts twice.  So does a counter or an average that this part keeps itself.
+running statistics each time: every batch counts twice.  So does a counter or an average that this part keeps itself,
+and the power iteration of a spectral norm.
 
 ## Why it matters
 The statistics follow the latest batches twice as fast as `momentum` says; evaluation uses noisier statistics than the
@@ -11,7 +12,7 @@ same model trained without recompute, and results differ between the two.
 ## How it is found
 In watched iterations, the running mean right after the forward is compared with the one after the reverse pass.  It is
 reported when it was moved again and by nothing but the recomputation.  The same of a tensor without graph that both
-runs write in place, and that holds another value after the second.
+runs write in place (or by `out=`, as a spectral norm does), and that holds another value after the second.
 
 ## Near misses
 - A BatchNorm in evaluation mode, or outside of the recomputed part.
@@ -88,6 +89,10 @@ def _words(event: Recomputed) -> tuple[str, str]:
         what = "a BatchNorm runs inside this recompute in train mode: the forward moves its running statistics, and "
         fix = "keep the BatchNorm outside of the recomputed part, or give it momentum 1 - sqrt(1 - m)"
         return f"{what}the reverse pass moves them once more with the same batch.", fix
+    if event.op == "normalize":
+        what = "a spectral norm runs inside this recompute in train mode: the forward iterates its vectors once, "
+        fix = "keep the layers with a spectral norm outside of the recomputed part"
+        return f"{what}and the reverse pass once more, and takes the gradient of the weight that follows.", fix
     line = event.op_site.line
     what = f"line {line} writes in place into a tensor that outlives this recompute (`{event.op}`): the forward"
     return f"{what} does it, and the reverse pass does it once more.", f"keep line {line} out of the recomputed part"

@@ -158,7 +158,7 @@ class _Again(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if self._probe.recorder.enabled:
             with self._probe.recorder.guard("recompute"), torch._C.DisableTorchFunction(), unseen():
-                self._probe.ran_again(func, args, out)
+                self._probe.ran_again(func, args, out, kwargs is not None and kwargs.get("out") is not None)
         return out
 
 
@@ -175,6 +175,8 @@ class _Probe:
 
     def op_made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """Remember what the first run made."""
+        if op.inplace and not self.trace.reversing and outs and not (args and outs[0] is args[0]):
+            self._written(op, outs)  # `out=`: the vectors of a spectral norm
         if self.trace.reversing or not outs or self.recorder.iteration >= FULL_ITERATIONS:
             return  # later the watch may begin in the midst of a forward
         if self.iteration != self.recorder.iteration:
@@ -198,16 +200,19 @@ class _Probe:
     def _forget(self) -> None:
         self.made, self.kept, self.parted, self.iteration = {}, 0, False, self.recorder.iteration
 
-    def ran_again(self, func: Any, args: Any, out: Any) -> None:
-        """An operation has run in the reverse pass: compare what the second run makes."""
+    def ran_again(self, func: Any, args: Any, out: Any, into: bool) -> None:
+        """An operation has run in the reverse pass (`into` a tensor that it was given): compare what the second run
+        makes."""
         name = canonical(func)
         if name == "batch_norm" and len(args) > 1 and id(args[1]) in self.moved:
             self.again.setdefault(id(args[1]), _site.here(2))
         elif is_inplace(func) and args and id(args[0]) in self.moved:
             self.again.setdefault(id(args[0]), _site.here(2))
+        elif into and id(out) in self.moved:
+            self.again.setdefault(id(out), _site.here(2))
         if self.parted or not isinstance(out, torch.Tensor) or not torch.is_grad_enabled():
             return
-        if is_inplace(func) and not out.requires_grad:
+        if (into or is_inplace(func)) and not out.requires_grad:
             return  # a count: twice what it should be (GL-S02), and no part of the function
         before = self.made.get((name, tuple(out.shape)))
         if not before:
