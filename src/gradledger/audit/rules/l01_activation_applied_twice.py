@@ -15,7 +15,8 @@ something else, often negative.
 In watched iterations, the input of each such loss is followed back through changes of shape and precision to the
 activation that made it.  Only pairs that a reverse pass walks count.  For attention, the axis of the softmax is
 compared with the axis that the product with the values sums over, when the scores are a square product of two
-activations.
+activations.  Weights [B, K] that are normalised over the batch, by a softmax or by hand (`e / e.sum(0, keepdim=True)`
+of an exponential), and summed over K with values of the same rows are reported, too.
 
 ## Near misses
 - `nll_loss` of a log-softmax, `binary_cross_entropy` of a sigmoid: made for each other.

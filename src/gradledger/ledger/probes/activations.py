@@ -76,8 +76,9 @@ def normalised(trace: Trace, token: int) -> tuple[Value, int] | None:
         if value is None or value.op is None:
             return None
         op, ndim = value.op, len(value.shape)
-        if op.name in ("softmax", "log_softmax"):
-            axis = axis_of(op, ndim)
+        shares = _shares(trace, op)
+        if op.name in ("softmax", "log_softmax") or shares is not None:
+            axis = axis_of(shares or op, ndim)
             if axis is None:
                 return None
             for a, b in reversed(moves):
@@ -99,6 +100,17 @@ def normalised(trace: Trace, token: int) -> tuple[Value, int] | None:
             return None
         token = op.ins[0]
     return None
+
+
+def _shares(trace: Trace, op: Op) -> Op | None:
+    """The sum in `e / e.sum(axis, keepdim=True)` of an exponential: a softmax by hand."""
+    if op.name != "div" or len(op.ins) != 2:
+        return None
+    above, below = trace.values.get(op.ins[0]), trace.values.get(op.ins[1])
+    if above is None or above.op is None or above.op.name != "exp" or below is None or below.op is None:
+        return None
+    of_it = below.op.name == "sum" and tuple(below.op.ins) == (op.ins[0],)
+    return below.op if of_it and len(above.shape) == len(below.shape) else None
 
 
 def _contracted(op: Op, ndim: int) -> int | None:
@@ -202,8 +214,12 @@ class _Probe:
             if found is None or left is None:
                 return
             used = _contracted(op, len(left.shape))
-            if used is not None and used != found[1] and _is_attention(self.trace, found[0]):
+            if used is None or used == found[1]:
+                return
+            if _is_attention(self.trace, found[0]):
                 self._pend(op, results[0], "input", found[0], found[1], used)
+            elif self._of_rows(found, used, op.ins[1]):
+                self._pend(op, results[0], "input", found[0], 0, 1, "sum")
 
     def _weighted(self, op: Op, result: Value) -> None:
         """(weights * values).sum(1), the weights [B, K] normalised over the batch."""
@@ -213,11 +229,16 @@ class _Probe:
         if axis_of(op, len(product.shape)) != 1:
             return
         for mine, other in (product.op.ins, product.op.ins[::-1]):
-            found, values = normalised(self.trace, mine), self.trace.values.get(other)
-            if found is None or values is None or found[1] != 0 or len(found[0].shape) != 2:
-                continue
-            if min(found[0].shape) > 1 and values.shape[:2] == found[0].shape:
+            found = normalised(self.trace, mine)
+            if found is not None and self._of_rows(found, 1, other):
                 self._pend(op, result, "input", found[0], 0, 1)
+
+    def _of_rows(self, found: tuple[Value, int], used: int, other: int) -> bool:
+        """Whether weights [B, K], normalised over the batch, are summed over K with values [B, K, ...]."""
+        values, shape = self.trace.values.get(other), found[0].shape
+        if values is None or found[1] != 0 or used != 1 or len(shape) != 2:
+            return False
+        return min(shape) > 1 and values.shape[:2] == shape
 
     def _same_axis(self, op: Op, maker: Value) -> bool:
         value = self.trace.values.get(op.ins[0])
@@ -263,7 +284,8 @@ class _Probe:
             return
         self.pending[result.token] = {
             "site": op.site, "op": name or op.name, "operand": operand,
-            "maker": maker.op.name, "maker_site": maker.op.site, "shape": maker.shape, "axis": axis, "used_axis": used,
+            "maker": maker.op.name if maker.op.name in MAKERS else "softmax", "maker_site": maker.op.site,
+            "shape": maker.shape, "axis": axis, "used_axis": used,
         }  # fmt: skip
 
     def root_walked(self, root: torch.Tensor, site: Any) -> None:
