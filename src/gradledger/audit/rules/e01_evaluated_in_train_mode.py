@@ -13,7 +13,9 @@ of the validation batch and mixes them into the running ones, so validation data
 A trained module that has mode-dependent layers in train mode is called without recording a graph (or with one that no
 backward walks), its values reach no loss, and the line evaluates: by the name of its function, of the data it walks
 over or of what it computes.  A function that acts as well, such as a policy, is judged by each way into it, and the
-line is the one where the evaluation enters.  For random functions: their call inside a module that is in eval mode.
+line is the one where the evaluation enters.  A function that asks for eval mode, makes a `map` or a generator of calls
+and asks for train mode again evaluates, too: the calls run when its caller walks them.  For random functions: their
+call inside a module that is in eval mode.
 
 ## Near misses
 - Dropout kept on purpose (MC dropout): `.train()` right there, or one input passed many times.
@@ -32,6 +34,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name
 from gradledger.audit._evaluation import evaluates, repeats_one_input
+from gradledger.audit._lazily import promised
 from gradledger.audit._loops import argument, calls_at
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -80,6 +83,8 @@ class State:
     switched: list[tuple[ModeSet, int]] = field(default_factory=list)
     backwards: int = 0
     eval_calls: dict[int, ModuleCalled] = field(default_factory=dict)
+    asked: dict[int, ModeSet] = field(default_factory=dict)  # modules that were set to eval and not called since
+    empty: dict[int, tuple[ModeSet, ModeSet]] = field(default_factory=dict)  # ... until they were set back to train
 
 
 def init() -> State:
@@ -87,6 +92,13 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, ModuleCalled):
+        state.asked.pop(event.module, None)
+    elif isinstance(event, ModeSet) and len(state.asked) < LINES_KEPT:
+        if not event.training:
+            state.asked[event.module] = event
+        elif (asked := state.asked.pop(event.module, None)) is not None:
+            state.empty.setdefault(event.module, (asked, event))
     match event:
         case ModuleCalled(training=True) if event.active:
             _called(state, event)
@@ -152,12 +164,14 @@ def _evaluated(state: State, world: World) -> list[Finding]:
         # an average of a trained network is evaluated in its place; the same call may give targets, too
         if not world.trained_module(module) and (line.walked or not _follows(module, world)):
             continue
-        sign = evaluates(first.site)
+        lazy = _lazy(state, module, first)
+        sign = "its calls are put off by line " + str(lazy.line) if lazy is not None else evaluates(first.site)
         if not sign or repeats_one_input(first.site):
             continue
         name = world.module_name(module)
         kinds = _kinds(module, world)
-        site = _entered(state, module, first.site)
+        site = lazy or _entered(state, module, first.site)
+        switches = [one.site for one in state.empty[module]] if lazy is not None else []
         by = f" by the call of line {first.site.line}" if site is not first.site else ""
         found.append(
             Finding(
@@ -167,7 +181,7 @@ def _evaluated(state: State, world: World) -> list[Finding]:
                 f"`{name}` is evaluated here{by} ({sign}) in train mode: {first.active} of its layers that depend on "
                 f"the mode are active{kinds}; seen {times(line.quiet, 'time')}.",
                 f"{name}.eval()  before the evaluation, {name}.train()  after it",
-                related=distinct(site, (first.site, *(_as_site(c) for c in first.site.callers[:2]))),
+                related=distinct(site, (first.site, *switches, *(_as_site(c) for c in first.site.callers[:2]))),
                 evidence={
                     "active_layers": first.active,
                     "mode_dependent_layers": first.moody,
@@ -182,6 +196,15 @@ def _evaluated(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _lazy(state: State, module: int, call: ModuleCalled) -> Site | None:
+    """The line between `eval()` and `train()` that only promises the calls: `outputs = map(net, batches)`."""
+    if module not in state.empty or call.grad_on:
+        return None
+    asked, back = state.empty[module]
+    line = promised(asked.site, back.site, call.site)
+    return Site(asked.site.file, line, asked.site.function) if line else None
 
 
 def _follows(module: int, world: World) -> bool:
