@@ -326,3 +326,18 @@ def lines_calling(file: str, names: frozenset[str], within: tuple[int, int] | No
     nodes = ast.walk(tree) if tree is not None else ()
     lines = {n.lineno for n in nodes if isinstance(n, ast.Call) and last_name(n.func) in names}
     return sorted(line for line in lines if within is None or within[0] <= line <= within[1])
+
+
+def lines_asking(file: str, name: str) -> list[int]:
+    """Lines that read an entry of this name: `checkpoint["epoch"]`, `checkpoint.get("epoch", 0)`."""
+    tree = parsed(file) if file else None
+    found = []
+    for node in ast.walk(tree) if tree is not None else ():
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            key = node.slice
+        elif isinstance(node, ast.Call) and last_name(node.func) == "get" and node.args:
+            key = node.args[0]
+        if isinstance(key, ast.Constant) and key.value == name:
+            found.append(key.lineno)
+    return sorted(found)

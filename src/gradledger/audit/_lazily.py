@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 
 from gradledger.audit._code import parsed
-from gradledger.core.site import Site
+from gradledger.core.site import Frame, Site
 
 _LAZY = frozenset({"map", "filter"})
 
@@ -20,7 +20,7 @@ def promised(asked: Site, back: Site, call: Site) -> int:
     if tree is None or asked.function != back.function or asked.file != back.file or asked.line >= back.line:
         return 0
     # (a generator's own line is the innermost one)
-    places = (call, *call.callers)
+    places = (Frame(call.file, call.line, call.function), *call.callers)
     lines = {place.line for place in places if place.file == asked.file}
     if not any(_names(walked, asked.function) for line in lines for walked in _walking(tree, line)):
         return 0

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import lines_asking
 from gradledger.audit._records import CopyLink, OptimizerInfo, SchedulerInfo
 from gradledger.audit._source import source_lines
 from gradledger.audit.world import World
@@ -42,6 +43,8 @@ class Load:
     read_at: Site
     optimizers: frozenset[int]
     schedulers: frozenset[int]
+    counts: dict[str, int] = field(default_factory=dict)  # how far the file says that its run was
+    written: FileTouched | None = None  # the first file that the run wrote when it had gone on
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Resumes:
     filled: set[int] = field(default_factory=set)  # modules whose state was loaded
     held: frozenset[str] = frozenset()
     read_at: Site = NOWHERE
+    counts: dict[str, int] = field(default_factory=dict)
     fresh: bool = False  # a file was read and no module filled since
     saved: list[FileTouched] = field(default_factory=list)
     # schedulers that stepped again before their optimizer did: driven forward by hand
@@ -66,7 +70,11 @@ def update(state: Resumes, event: Event, world: World) -> None:
         if event.method == "save":
             if len(state.saved) < KEPT:
                 state.saved.append(event)
+            for load in state.loads.values():
+                if load.written is None and event.counts and _went_on(state, load, world):
+                    load.written = event
         else:
+            state.counts = dict(event.counts)
             state.held = frozenset(event.what) | (state.held if state.fresh else frozenset())
             state.read_at, state.fresh = event.site, True
             if not set(event.what) & {"module"}:
@@ -88,6 +96,7 @@ def update(state: Resumes, event: Event, world: World) -> None:
                     state.read_at,
                     frozenset(o.ident for o in world.optimizers.values() if o.steps),
                     frozenset(i for i, s in world.schedulers.items() if s.steps),
+                    state.counts,
                 )
                 state.fresh = False
     elif isinstance(event, Step):
@@ -96,6 +105,33 @@ def update(state: Resumes, event: Event, world: World) -> None:
     elif isinstance(event, SchedulerStep):
         if event.index and not event.optimizer_steps:
             state.driven.add(event.scheduler)
+
+
+def _went_on(state: Resumes, load: Load, world: World) -> bool:
+    """Whether an optimizer of what was loaded got its state back then, and has stepped since."""
+    tensors = set(world.tensors_of(load.event.ident))
+    for ident, at in state.restored_optimizer_at.items():
+        optimizer = world.optimizers.get(ident)
+        if optimizer is None or at.iteration != load.event.iteration or not tensors & optimizer.tensors.keys():
+            continue
+        if optimizer.last_step is not None and optimizer.last_step.seq > max(at.seq, load.event.seq):
+            return True
+    return False
+
+
+def counted_anew(state: Resumes) -> Iterator[tuple[Load, str, FileTouched, Site]]:
+    """(load, name, the next file, line): the run asks a file by `name` how far it was, on that line, and the next file
+    that it writes says less."""
+    for load in state.loads.values():
+        after = dict(load.written.counts) if load.written is not None else {}
+        both = [name for name in load.counts if name in after]
+        if load.written is None or any(after[name] >= load.counts[name] - 1 for name in both):
+            continue  # (a count within the epoch falls while that of the epochs grows)
+        for name in both[:1]:
+            lines = lines_asking(load.read_at.file, name)
+            near = [line for line in lines if line >= load.read_at.line]
+            if lines and not name.startswith("batch"):
+                yield load, name, load.written, Site(load.read_at.file, (near or lines)[0], load.read_at.function)
 
 
 def begun_anew(state: Resumes, world: World) -> Iterator[tuple[Load, OptimizerInfo]]:

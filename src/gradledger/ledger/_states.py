@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.core.site import Site
 from gradledger.ledger._carried import Around
-from gradledger.ledger._filed import Filed, of_names
+from gradledger.ledger._filed import COUNTER, Filed, of_names
 from gradledger.ledger._identity import PRUNE_AT, Ref
 from gradledger.ledger._patch import Nest
 from gradledger.ledger._registry import tree
@@ -228,6 +228,12 @@ def contents(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def counts(value: Any) -> tuple[tuple[str, int], ...]:
+    """Whole numbers of a file that tell how far the run is, by name."""
+    entries = list(value.items())[:256] if type(value) is dict else []
+    return tuple((k, v) for k, v in entries if type(v) is int and isinstance(k, str) and COUNTER.fullmatch(k))[:8]
+
+
 def differs(own: dict[str, tuple[str, torch.Tensor]], given: dict[str, torch.Tensor]) -> bool | None:
     """Whether loading `given` would change anything; None when no tensor can be compared."""
     keys = [k for k, t in given.items() if k in own and own[k][1].shape == t.shape]
@@ -274,6 +280,7 @@ __all__ = [
     "blend",
     "contents",
     "copies_of",
+    "counts",
     "differs",
     "parts",
     "plain_tensors",

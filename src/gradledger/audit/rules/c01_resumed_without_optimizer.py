@@ -15,12 +15,14 @@ parameters afterwards, and its state was never loaded, nor put there by hand.  I
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
 the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
-but its own small updates.
+but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
+state comes back, and the next file that is written says less: the loop counts from the start.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
 - Loading for evaluation only; plain SGD, which keeps nothing.
 - Moments that the program puts into `optimizer.state` itself.
+- A stage of its own that counts from the start, and asks no file how far the one before was.
 - An average that is made anew, or overwritten, after the load.
 - Going back to the best epoch within one run, with the optimizer that is there.
 
@@ -32,13 +34,14 @@ them.
 from __future__ import annotations
 
 from gradledger.audit import _resumes
+from gradledger.audit._loops import loops_around
 from gradledger.audit._phrases import distinct
 from gradledger.audit._records import CopyLink, OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event
-from gradledger.core.site import NOWHERE
+from gradledger.core.events import Event, FileTouched
+from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
     "C1",
@@ -102,7 +105,26 @@ def finish(state: Resumes, world: World) -> list[Finding]:
     for load in state.loads.values():
         if _resumes.means_to_resume(load, world):
             found += [_average(load, link, world) for link in _resumes.averages_begun(state, load, world)]
-    return found
+    return found + [_counted(*one, world) for one in _resumes.counted_anew(state)]
+
+
+def _counted(load: Load, count: str, written: FileTouched, site: Site, world: World) -> Finding:
+    name, before, after = world.module_name(load.event.ident), load.counts[count], dict(written.counts)[count]
+    loops = [Site(loop.file, loop.line, "") for loop in loops_around(written.site)[:2]]
+    return Finding(
+        "C1",
+        "error",
+        site,
+        f"`{name}` and its optimizer go on from {count} {before}, which is read here, but the next file (line "
+        f"{written.site.line}) says {count} {after}: training counts from the start again, and so does what follows "
+        "the count (learning rate, warm-up).",
+        f"begin the loop at the {count} that was restored: range(start, total)",
+        related=distinct(site, (*loops, load.event.site, written.site)),
+        evidence={"count": count, "loaded": before, "written": after},
+        confidence="likely",
+        subject=name,
+        iteration=load.event.iteration,
+    )
 
 
 def _average(load: Load, link: CopyLink, world: World) -> Finding:

@@ -140,8 +140,10 @@ class NotPutBack(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouched(Event):
     """A file was written or read (of `torch.save`, safetensors, numpy, pickle or JSON): `what` it held, by owner
-    ("module", "optimizer", "scheduler", "rng", "number", "other")."""
+    ("module", "optimizer", "scheduler", "rng", "number", "other").  `counts`: whole numbers under names that tell how
+    far a run is."""
 
     KIND: ClassVar[str] = "file_touched"
     method: str
     what: tuple[str, ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()

@@ -30,6 +30,7 @@ from gradledger.ledger._states import (
     blend,
     contents,
     copies_of,
+    counts,
     differs,
     is_module_state,
     is_optimizer_state,
@@ -358,7 +359,7 @@ class _Probe:
                 snapshot = self.states.recall(value)
                 if snapshot is not None:
                     snapshot.saved = True
-        self.recorder.emit(FileTouched, method="save", what=contents(content))
+        self.recorder.emit(FileTouched, method="save", what=contents(content), counts=counts(content))
 
     def _owner_of(self, tensor: Any) -> int | None:
         return self.states.modules.find(tensor) if isinstance(tensor, torch.Tensor) else None
@@ -369,7 +370,7 @@ class _Probe:
             self.states.loaded.note(tensor, FILE)
             self.states.filed.note(tensor, at, site)
         self.offered.read(content, site, self.recorder.iteration)
-        self.recorder.emit(FileTouched, method="load", what=contents(content))
+        self.recorder.emit(FileTouched, method="load", what=contents(content), counts=counts(content))
 
 
 def _is_memory_of(given: Any, mine: torch.Tensor) -> bool:
