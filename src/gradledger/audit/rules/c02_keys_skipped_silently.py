@@ -23,6 +23,7 @@ over (error).  A later load that fills the module is taken as the program's own 
 - A pretrained backbone under a new head: the head's keys are missing, or were left out of the state on purpose.
 - An old head or decoder that the new model has not, beside a new one of the same shapes under another name.
 - A part that is loaded under the names of the program's own choice, while others stay new.
+- A state in several parts, each loaded by the same line: what one leaves out, another one fills.
 - Buffers that a newer version of the model has in addition.
 - A backbone out of a file whose optimizer state is left alone: that is no resume.
 - Not seen: tensors that are copied one by one (`own[k].copy_(v)`), without `load_state_dict`.
@@ -35,7 +36,7 @@ Rename the keys (`k.removeprefix("module.")`) and load strictly; where something
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -86,9 +87,16 @@ def update(state: State, event: Event, world: World) -> None:
         state.filled.add(event.ident)
         known = state.loads.get(event.ident)
         if known is not None or len(state.loads) < KEPT:
-            state.loads[event.ident] = (event, state.read_at)
+            state.loads[event.ident] = (_with(known[0], event) if known is not None else event, state.read_at)
         state.together.pop(event.ident, None)
         _note_together(state)
+
+
+def _with(before: StateLoaded, event: StateLoaded) -> StateLoaded:
+    """A load, without the keys that another part of the same state has filled just before it."""
+    if not before.missing or before.iteration != event.iteration or before.site.key() != event.site.key():
+        return event
+    return replace(event, missing=tuple(key for key in event.missing if key in before.missing))
 
 
 def _note_together(state: State) -> None:
