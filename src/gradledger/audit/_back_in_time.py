@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._terminals import FLAG, nodes_of, scope_of
 
 
@@ -27,8 +27,8 @@ def carried_through(file: str, line: int) -> Backwards | None:
     if tree is None:
         return None
     scope = scope_of(tree, line)
-    called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
-    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    called = {last_name(n.func) for n in walk(scope) if isinstance(n, ast.Call)}
+    functions = [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     for function in functions:
         if function is scope or function.name in called:
             found = _carries(function)
@@ -38,23 +38,23 @@ def carried_through(file: str, line: int) -> Backwards | None:
 
 
 def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | None:
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and back_in_time(n.iter)]
+    loops = [n for n in walk(function) if isinstance(n, ast.For) and back_in_time(n.iter)]
     if len(loops) != 1:
         return None
     loop = loops[0]
-    body = [n for part in loop.body for n in ast.walk(part)]
+    body = [n for part in loop.body for n in walk(part)]
     carried = next((n.lineno for n in body if isinstance(n, ast.Assign) and discounts_itself(n)), None)
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     given = {a.arg: a.lineno for a in arguments}
-    given |= {n.id: n.lineno for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    given |= {n.id: n.lineno for n in walk(loop.target) if isinstance(n, ast.Name)}
     flags = {name: at for name, at in given.items() if len(name) > 1 and FLAG.match(name)}
-    walked = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    walked = {n.id for n in walk(loop.iter) if isinstance(n, ast.Name)}
     if walked & flags.keys():  # `for r, d in zip(rewards, dones)`: one of its letters is the flag
         flags |= {name: at for name, at in given.items() if FLAG.match(name)}
-    heads = {id(n) for n in ast.walk(loop.iter)}
+    heads = {id(n) for n in walk(loop.iter)}
     read = {
         last_name(n)
-        for n in ast.walk(function)
+        for n in walk(function)
         if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Load)
         if id(n) not in heads
     }
@@ -66,7 +66,7 @@ def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | No
 
 def back_in_time(over: ast.expr) -> bool:
     """`reversed(...)`, `x[::-1]` or `range(n - 1, -1, -1)` somewhere in what a loop walks."""
-    for node in ast.walk(over):
+    for node in walk(over):
         if isinstance(node, ast.Call) and last_name(node.func) == "reversed":
             return True
         step = node.step if isinstance(node, ast.Slice) else None
@@ -82,8 +82,8 @@ def discounts_itself(node: ast.Assign) -> bool:
     if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
         return False
     name = node.targets[0].id
-    products = [n for n in ast.walk(node.value) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
-    return any(isinstance(m, ast.Name) and m.id == name for n in products for m in ast.walk(n))
+    products = [n for n in walk(node.value) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    return any(isinstance(m, ast.Name) and m.id == name for n in products for m in walk(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ def one_step_off(file: str, line: int) -> Shifted | None:
     if tree is None:
         return None
     scope = scope_of(tree, line)
-    called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
-    for function in ast.walk(tree):
+    called = {last_name(n.func) for n in walk(scope) if isinstance(n, ast.Call)}
+    for function in walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if function is scope or function.name in called or _around(function, line):
-                for branch in ast.walk(function):
+                for branch in walk(function):
                     found = _shifted(branch) if isinstance(branch, (ast.If, ast.IfExp)) else None
                     if found is not None:
                         return found
-    for branch in ast.walk(scope) if isinstance(scope, (ast.For, ast.While, ast.Module)) else ():
+    for branch in walk(scope) if isinstance(scope, (ast.For, ast.While, ast.Module)) else ():
         found = _shifted(branch) if isinstance(branch, (ast.If, ast.IfExp)) else None
         if found is not None:
             return found
@@ -124,7 +124,7 @@ def _around(function: ast.FunctionDef | ast.AsyncFunctionDef, line: int) -> bool
 
 def _shifted(branch: ast.If | ast.IfExp) -> Shifted | None:
     """`if t == T - 1: c, v = 1 - next_done, next_value`, `else: c, v = 1 - dones[t], values[t + 1]`"""
-    loops = {n.id for n in ast.walk(branch.test) if isinstance(n, ast.Name)}
+    loops = {n.id for n in walk(branch.test) if isinstance(n, ast.Name)}
     then = branch.body if isinstance(branch.body, list) else [branch.body]
     other = branch.orelse if isinstance(branch.orelse, list) else [branch.orelse]
     for last, usual in ((then, other), (other, then)):

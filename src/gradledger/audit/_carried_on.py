@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.core.events import NotPutBack
 
 _RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
@@ -59,7 +59,7 @@ def line_that_makes(event: NotPutBack) -> int:
     tree = parsed(event.cls_site.file)
     lines = [
         node.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (walk(tree) if tree is not None else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call)
         if last_name(node.value.func) == event.cls.rpartition(".")[2]
     ]
@@ -68,7 +68,7 @@ def line_that_makes(event: NotPutBack) -> int:
 
 def _class(tree: ast.Module, event: NotPutBack) -> ast.ClassDef | None:
     line, name = event.cls_site.line, event.cls.rpartition(".")[2]
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
+    found = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
     return next((n for n in found if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
 
 
@@ -83,8 +83,8 @@ def _methods(tree: ast.Module, cls: ast.ClassDef) -> Iterator[ast.FunctionDef]:
 
 def _from_outside(tree: ast.Module, methods: list[ast.FunctionDef], name: str, use: Use) -> None:
     """What the rest of the program gives to the attribute: `model.tau *= 0.99`, `model.tau = at(step)`."""
-    own = {id(n) for method in methods for n in ast.walk(method)}
-    for function in ast.walk(tree):
+    own = {id(n) for method in methods for n in walk(method)}
+    for function in walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.Module)):
             continue
         restores = isinstance(function, ast.FunctionDef) and _RESTORES.search(function.name) is not None
@@ -94,7 +94,7 @@ def _from_outside(tree: ast.Module, methods: list[ast.FunctionDef], name: str, u
                 outside = isinstance(target, ast.Attribute) and target.attr == name and id(node) not in own
                 if not outside or last_name(getattr(target, "value", target)) in ("self", "cls") or restores:
                     continue
-                parts = ast.walk(node.value) if node.value is not None else ()
+                parts = walk(node.value) if node.value is not None else ()
                 by_itself = any(isinstance(p, ast.Attribute) and p.attr == name for p in parts)
                 if isinstance(node, ast.AugAssign) or by_itself:
                     use.carried.append(node.lineno)
@@ -122,7 +122,7 @@ class _Method:
         self.use = use
         self.makes = method.name == "__init__"
         self.restores = _RESTORES.search(method.name) is not None
-        nodes = [n for n in ast.walk(method) if isinstance(n, (ast.stmt, ast.expr))]
+        nodes = [n for n in walk(method) if isinstance(n, (ast.stmt, ast.expr))]
         nodes.sort(key=lambda n: (n.lineno, n.col_offset))
         self.writes = any(self._is_it(n) and not isinstance(n.ctx, ast.Load) for n in nodes if hasattr(n, "ctx"))
         for _ in range(2):  # a name may be used above the line, in a loop
@@ -158,7 +158,7 @@ class _Method:
                 self.given.add(target.id)
 
     def _from_argument(self, value: ast.expr) -> bool:
-        return any(isinstance(n, ast.Name) and n.id in self.given for n in ast.walk(value))
+        return any(isinstance(n, ast.Name) and n.id in self.given for n in walk(value))
 
     def _is_it(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Attribute) and node.attr == self.name and last_name(node.value) == self.me

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import last_name
+from gradledger.audit._code import last_name, walk
 
 _DEEP = 4
 
@@ -16,9 +16,9 @@ def gives_clock(tree: ast.Module) -> bool | None:
     None when the file defines no `step` that says what its values are.
     """
     found: list[bool] = []
-    for function in ast.walk(tree):
+    for function in walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name == "step":
-            for node in ast.walk(function):
+            for node in walk(function):
                 value = node.value if isinstance(node, ast.Return) else None
                 if isinstance(value, ast.Tuple) and len(value.elts) in (4, 5):
                     found.append(_counts(tree, function, value.elts[3], _DEEP))
@@ -26,11 +26,11 @@ def gives_clock(tree: ast.Module) -> bool | None:
 
 
 def _counts(tree: ast.Module, function: ast.AST, value: ast.expr, deep: int) -> bool:
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Compare) and any(_is_counter(tree, side) for side in (node.left, *node.comparators)):
             return True
-    names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-    made = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and len(n.targets) == 1]
+    names = {n.id for n in walk(value) if isinstance(n, ast.Name)}
+    made = [n for n in walk(function) if isinstance(n, ast.Assign) and len(n.targets) == 1]
     for node in made if deep else ():
         if isinstance(node.targets[0], ast.Name) and node.targets[0].id in names:
             if _counts(tree, function, node.value, deep - 1):
@@ -48,12 +48,12 @@ def _is_counter(tree: ast.Module, side: ast.expr) -> bool:
         return False
     uses: set[int] = set()
     counted = False
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.AugAssign) and last_name(node.target) == side.attr:
             counted = counted or (isinstance(node.op, ast.Add) and getattr(node.value, "value", None) == 1)
         elif isinstance(node, (ast.Compare, ast.JoinedStr)):
-            uses |= {id(n) for n in ast.walk(node)}
+            uses |= {id(n) for n in walk(node)}
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):  # self.age[over] = 0
             uses.add(id(node.value))
-    reads = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
+    reads = (n for n in walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
     return counted and all(id(n) in uses for n in reads if n.attr == side.attr)

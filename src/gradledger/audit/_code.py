@@ -38,6 +38,15 @@ def parsed(file: str) -> ast.Module | None:
         return None
 
 
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """A node and all below it, in the order of `ast.walk`; kept with the node, for rules read the same trees again and
+    again."""
+    found: tuple[ast.AST, ...] | None = node.__dict__.get("_below")
+    if found is None:
+        found = node.__dict__["_below"] = tuple(ast.walk(node))
+    return found
+
+
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package: written for many programs, and none that its user edits."""
     return "site-packages" in file or "dist-packages" in file
@@ -78,7 +87,7 @@ def _called(file: str, line: int) -> list[ast.expr]:
     others = _names_of_others(file)
     return [
         node.func
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Call)
         and node.lineno <= line <= (node.end_lineno or node.lineno)
         and _first_name(node.func) not in others
@@ -97,7 +106,7 @@ def _names_of_others(file: str) -> frozenset[str]:
     """"", builtins, and what a file imports from the standard library, torch and numpy, itself or a part of it."""
     found = {"", *dir(builtins)}
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 whole = alias.name if isinstance(node, ast.Import) else "." * node.level + (node.module or "")
@@ -109,7 +118,7 @@ def _names_of_others(file: str) -> frozenset[str]:
 def aliases(file: str) -> Iterator[tuple[str, str, int]]:
     """(name, other name, line) of every plain assignment of one name to another: `self.target = self.online`."""
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if not isinstance(node, ast.Assign):
             continue
         values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
@@ -143,7 +152,7 @@ def shallow_copies(file: str) -> dict[str, int]:
     tree = parsed(file)
     return {
         last_name(target): node.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (walk(tree) if tree is not None else ())
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "copy"
         for target in node.targets
     }
@@ -169,10 +178,10 @@ def property_lines(call: Site) -> list[int]:
     tree, names = parsed(call.file), called_names(call.file, call.line)
     return [
         returned.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (walk(tree) if tree is not None else ())
         if isinstance(node, ast.FunctionDef) and node.name in names
         if any(last_name(d) in ("property", "cached_property") for d in node.decorator_list)
-        for returned in ast.walk(node)
+        for returned in walk(node)
         if isinstance(returned, ast.Return)
     ]
 
@@ -194,7 +203,7 @@ def sharing_lines(file: str) -> list[int]:
     tree = parsed(file)
     found: list[int] = []
     unpacked: dict[str, list[int]] = {}
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
             left = any(isinstance(t, ast.Attribute) and t.attr == "data" for t in node.targets)
             right = node.value.func if isinstance(node.value, ast.Call) else node.value
@@ -219,7 +228,7 @@ def due_every(file: str, line: int) -> float | None:
     tree = parsed(file)
     tests = [
         node.test
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (walk(tree) if tree is not None else ())
         if isinstance(node, ast.If) and any(_covers(part, line) for part in node.body) and not _is_main(node.test)
     ]
     if not tests:
@@ -227,7 +236,7 @@ def due_every(file: str, line: int) -> float | None:
     assert tree is not None
     known = _numbers(tree)
     numbers: list[float] = []
-    for node in (n for test in tests for n in ast.walk(test)):
+    for node in (n for test in tests for n in walk(test)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv)):
             interval = _number(node.right, known)
             if interval is None:
@@ -249,13 +258,13 @@ def _covers(node: ast.stmt, line: int) -> bool:
 
 
 def _is_main(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
+    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in walk(test))
 
 
 def _positions(tree: ast.Module) -> dict[str, list[str]]:
     """Names of the positional arguments of each function and class of the file."""
     found: dict[str, list[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.ClassDef):
             makes = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
             for function in makes:
@@ -275,7 +284,7 @@ def _numbers(tree: ast.Module) -> dict[str, float]:
         if name and isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) and value.value >= 1:
             found[name] = min(value.value, found.get(name, value.value))
 
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign):
             for name, value in bindings(node):
                 give(name, value)
@@ -323,7 +332,7 @@ def bindings(node: ast.Assign) -> list[tuple[str, ast.expr]]:
 def lines_calling(file: str, names: frozenset[str], within: tuple[int, int] | None = None) -> list[int]:
     """Lines of a file that call one of `names`; `within`: first and last line that count."""
     tree = parsed(file) if file else None
-    nodes = ast.walk(tree) if tree is not None else ()
+    nodes = walk(tree) if tree is not None else ()
     lines = {n.lineno for n in nodes if isinstance(n, ast.Call) and last_name(n.func) in names}
     return sorted(line for line in lines if within is None or within[0] <= line <= within[1])
 
@@ -332,7 +341,7 @@ def lines_asking(file: str, name: str) -> list[int]:
     """Lines that read an entry of this name: `checkpoint["epoch"]`, `checkpoint.get("epoch", 0)`."""
     tree = parsed(file) if file else None
     found = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         key: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             key = node.slice

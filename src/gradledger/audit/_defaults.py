@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import bindings, last_name, parsed
+from gradledger.audit._code import bindings, last_name, parsed, walk
 from gradledger.audit._turned import CHANGES, HELD_OUT
 
 _DATA = frozenset({"__len__", "__getitem__", "__getitems__", "__iter__"})
@@ -39,7 +39,7 @@ def shared_defaults(file: str) -> Iterator[SharedDefault]:
     tree = parsed(file)
     if tree is None:
         return
-    for cls in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
+    for cls in (n for n in walk(tree) if isinstance(n, ast.ClassDef)):
         if not any(isinstance(n, ast.FunctionDef) and n.name in _DATA for n in cls.body):
             continue
         for init in (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"):
@@ -62,7 +62,7 @@ def shared_defaults(file: str) -> Iterator[SharedDefault]:
 def _objects(tree: ast.Module, init: ast.FunctionDef) -> Iterator[tuple[int | None, ast.expr, str]]:
     """(position after self, default, name) of arguments whose default is a list, dictionary or set, or made by a class
     of the file."""
-    classes = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    classes = {n.name for n in walk(tree) if isinstance(n, ast.ClassDef)}
     plain = [*init.args.posonlyargs, *init.args.args]
     first = len(plain) - len(init.args.defaults)
     pairs: list[tuple[int | None, ast.arg, ast.expr | None]] = [
@@ -80,12 +80,12 @@ def _setters(tree: ast.Module, default: ast.expr) -> set[str]:
     name = last_name(default.func) if isinstance(default, ast.Call) else ""
     methods = [
         m
-        for cls in ast.walk(tree)
+        for cls in walk(tree)
         if isinstance(cls, ast.ClassDef) and cls.name == name
         for m in cls.body
         if isinstance(m, ast.FunctionDef) and not m.name.startswith("__")
     ]
-    return {m.name for m in methods if any(_sets_own(n) for n in ast.walk(m))}
+    return {m.name for m in methods if any(_sets_own(n) for n in walk(m))}
 
 
 def _sets_own(node: ast.AST) -> bool:
@@ -96,7 +96,7 @@ def _sets_own(node: ast.AST) -> bool:
 def _kept_as(init: ast.FunctionDef, argument: str) -> tuple[str, int] | None:
     """(attribute, line) of `self.attribute = argument`; None when the argument is bound to anything else before."""
     found = None
-    for node in ast.walk(init):
+    for node in walk(init):
         if isinstance(node, ast.Assign):
             for target, value in _pairs(node):
                 if isinstance(target, ast.Name) and target.id == argument:
@@ -117,7 +117,7 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _made_without(tree: ast.Module, cls: str, argument: str, position: int | None) -> Iterator[tuple[str, int]]:
     """(name, line) of instances that are made without the argument."""
-    for node in (n for n in ast.walk(tree) if isinstance(n, ast.Assign)):
+    for node in (n for n in walk(tree) if isinstance(n, ast.Assign)):
         for name, value in bindings(node):
             if not isinstance(value, ast.Call) or last_name(value.func) != cls or not name:
                 continue
@@ -130,9 +130,9 @@ def _made_without(tree: ast.Module, cls: str, argument: str, position: int | Non
 def _length(tree: ast.Module, value: ast.expr) -> int | None:
     """How many values a call of a function of the file gives back; None when nothing tells."""
     name = last_name(value.func) if isinstance(value, ast.Call) else ""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            given = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+            given = [n.value for n in walk(node) if isinstance(n, ast.Return)]
             lengths = {len(v.elts) if isinstance(v, ast.Tuple) else None for v in given}
             return lengths.pop() if len(lengths) == 1 else None
     return None
@@ -140,7 +140,7 @@ def _length(tree: ast.Module, value: ast.expr) -> int | None:
 
 def _changes(tree: ast.Module, name: str, attribute: str, methods: frozenset[str]) -> Iterator[tuple[int, str]]:
     """(line, text) of what changes `name.attribute` in place; `methods`: by these, among others."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         place: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
             place = node.func.value

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from gradledger.audit import _code
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._loops import _enclosing, loops_around
 from gradledger.core.site import Frame, Site
 
@@ -64,7 +64,7 @@ def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
             loop.over for loop in loops_around(Site(frame.file, frame.line, frame.function)) if loop.over is not None
         ]
         for part in parts:
-            stored = [n.id for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            stored = [n.id for n in walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
             names = _names(part)
             yield [name for name in names if name not in stored], names
 
@@ -74,7 +74,7 @@ def repeats_one_input(site: Site) -> bool:
     tree = parsed(site.file)
     if tree is None:
         return False
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, _REPEATS) or not node.lineno <= site.line <= (node.end_lineno or node.lineno):
             continue
         target = node.target if isinstance(node, ast.For) else node.generators[0].target
@@ -82,12 +82,12 @@ def repeats_one_input(site: Site) -> bool:
         body = node.body if isinstance(node, ast.For) else [node.elt]
         if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Name) or over.func.id != "range":
             continue
-        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-        used = {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name)}
-        stores = any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) for part in body for n in ast.walk(part))
+        names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
+        used = {n.id for part in body for n in walk(part) if isinstance(n, ast.Name)}
+        stores = any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) for part in body for n in walk(part))
         if not names & used and not stores:
             return True
-        appends = any(isinstance(n, ast.Attribute) and n.attr == "append" for part in body for n in ast.walk(part))
+        appends = any(isinstance(n, ast.Attribute) and n.attr == "append" for part in body for n in walk(part))
         if not names & used and appends and len(body) == 1:
             return True
     return False
@@ -95,7 +95,7 @@ def repeats_one_input(site: Site) -> bool:
 
 def _names(node: ast.AST) -> list[str]:
     found = []
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name):
             found.append(part.id)
         elif isinstance(part, ast.Attribute):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._iterators import own_nodes
 from gradledger.core.site import Site
@@ -38,7 +38,7 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
     if tree is None or "sklearn" not in ast.unparse(tree):
         return
     scopes: list[ast.AST] = [tree]
-    scopes += [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    scopes += [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     own = _classes_that_fit(tree)
     for scope in scopes:
         nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
@@ -55,9 +55,9 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
 def _classes_that_fit(tree: ast.Module) -> frozenset[str]:
     """Classes of the program with a `fit` that fits transforms of scikit-learn."""
     found = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.ClassDef):
-            built = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+            built = {last_name(n.func) for n in walk(node) if isinstance(n, ast.Call)}
             fits = any(isinstance(n, ast.FunctionDef) and n.name == "fit" for n in node.body)
             if fits and any(_FITTED.search(name) for name in built):
                 found.add(node.name)
@@ -106,15 +106,15 @@ def _parted(nodes: list[ast.AST], scaler: str, table: str, after: int) -> int:
         if getattr(node, "lineno", 0) < after:
             continue
         if isinstance(node, ast.Assign):
-            transforms = any(_transforms(part, scaler, table) for part in ast.walk(node.value))
+            transforms = any(_transforms(part, scaler, table) for part in walk(node.value))
             if transforms or _names(node.value) & made:
-                sides = [_side(node, part, made) for part in ast.walk(node.value)]
+                sides = [_side(node, part, made) for part in walk(node.value)]
                 train, held = train or node.lineno * ("train" in sides), held or node.lineno * ("held" in sides)
                 made |= {last_name(t) for target in node.targets for t in _flat(target)} - {""}
         if isinstance(node, ast.Call) and last_name(node.func) in _PARTS and _names(node) & made:
             return node.lineno
         if isinstance(node, ast.Call):
-            sides = [_side(node, part, made) for part in ast.walk(node)]
+            sides = [_side(node, part, made) for part in walk(node)]
             train, held = train or node.lineno * ("train" in sides), held or node.lineno * ("held" in sides)
         if train and held:
             return max(train, held)
@@ -138,7 +138,7 @@ def _side(statement: ast.AST, node: ast.AST, made: set[str]) -> str:
     if not said & (_HELD | {"train"}) and isinstance(statement, ast.Assign):
         targets = _flat(statement.targets[0])
         values = _flat(statement.value)
-        mine = [t for t, v in zip(targets, values, strict=False) if any(n is node for n in ast.walk(v))]
+        mine = [t for t, v in zip(targets, values, strict=False) if any(n is node for n in walk(v))]
         said = {word for target in mine for word in words(last_name(target))}
     return "train" if "train" in said else "held" if said & _HELD else ""
 
@@ -148,4 +148,4 @@ def _flat(node: ast.expr) -> list[ast.expr]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))} - {""}
+    return {last_name(n) for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))} - {""}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import back_in_time, ends, next_of
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._rollouts import near
 from gradledger.audit._terminals import nodes_of
 
@@ -27,7 +27,7 @@ def half_masked(file: str, line: int) -> HalfMasked | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
     for scope in near(tree, line) if tree is not None else ():
-        for loop in ast.walk(scope):
+        for loop in walk(scope):
             if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
                 found = _unmasked(loop, loop.target.id)
                 if found is not None:
@@ -81,13 +81,13 @@ def _carries(node: ast.expr, statement: ast.Assign, step: str) -> bool:
 
 def _plain(factor: ast.expr, inner: set[str]) -> bool:
     """A number of the whole loop: nothing looked up for a step, nothing made in the loop, no flag."""
-    looked = any(isinstance(n, (ast.Subscript, ast.Call)) for n in ast.walk(factor))
+    looked = any(isinstance(n, (ast.Subscript, ast.Call)) for n in walk(factor))
     return not looked and not _names(factor) & inner and not _reads_flag(factor)
 
 
 def _reads_flag(node: ast.AST) -> bool:
-    return any(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ends(n) for n in ast.walk(node))
+    return any(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ends(n) for n in walk(node))
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
+    return {last_name(n) for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))}

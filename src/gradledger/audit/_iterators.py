@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit.world import World
 from gradledger.core.site import NOWHERE, Site
@@ -89,7 +89,7 @@ def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[
 
 def _function_given(tree: ast.Module, call: ast.Call, position: int) -> tuple[ast.FunctionDef, str] | None:
     """The function that is called, when this file defines it once, and its name for the argument at `position`."""
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == last_name(call.func)]
+    functions = [n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == last_name(call.func)]
     if len(functions) != 1 or position < 0:
         return None
     arguments = [a.arg for a in (*functions[0].args.posonlyargs, *functions[0].args.args)]
@@ -112,7 +112,7 @@ def _lines(loop: ast.For) -> tuple[int, int]:
 def _writes(body: Iterable[ast.AST]) -> frozenset[str]:
     found: set[str] = set()
     for statement in body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, (ast.Assign, ast.AugAssign)):
                 if isinstance(node.value, ast.Constant) and node.value.value is None:
                     continue
@@ -142,11 +142,11 @@ def made_at(site: Site, world: World) -> Site:
         return NOWHERE
     passed = {
         last_name(given)
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Call) and node.lineno <= site.line <= (node.end_lineno or node.lineno)
         for given in [*node.args, *(k.value for k in node.keywords)]
     }
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not (isinstance(node, ast.Assign) and _walkable_once(node.value)):
             continue
         if any(last_name(target) in passed for target in node.targets):
@@ -177,7 +177,7 @@ def kept(file: str, line: int) -> Kept | None:
     bound once, in another function (an attribute, an outer variable) or before a loop around this one."""
     tree = parsed(file)
     around = [
-        n for n in (ast.walk(tree) if tree is not None else ())
+        n for n in (walk(tree) if tree is not None else ())
         if isinstance(n, (ast.For, ast.While)) and n.lineno <= line <= (n.end_lineno or n.lineno)
     ]  # fmt: skip
     loop = max(around, key=lambda n: n.lineno, default=None)
@@ -190,7 +190,7 @@ def kept(file: str, line: int) -> Kept | None:
         return None
     name = last_name(over)
     bound = [
-        n for n in ast.walk(tree)
+        n for n in walk(tree)
         if isinstance(n, (ast.Assign, ast.AnnAssign)) and n.value is not None
         for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
         if isinstance(t, type(over)) and last_name(t) == name
@@ -228,7 +228,7 @@ def used_up(world: World, walked: Iterable[Site] = ()) -> list[UsedUp]:
         if tree is None:
             continue
         lines = {line for name, line in ran if name == file}
-        for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
+        for scope in [tree, *(n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
             first, last = getattr(scope, "lineno", 0), getattr(scope, "end_lineno", 10**9)
             if any(first <= line <= last and _directly(scope, line) for line in lines):
                 found += _in_scope(file, tree, scope)
@@ -238,7 +238,7 @@ def used_up(world: World, walked: Iterable[Site] = ()) -> list[UsedUp]:
 def _directly(scope: ast.AST, line: int) -> bool:
     inner = [
         n
-        for n in ast.walk(scope)
+        for n in walk(scope)
         if n is not scope
         and isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         and n.lineno <= line <= (n.end_lineno or n.lineno)
@@ -281,18 +281,18 @@ def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.Assign | None]]:
     for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                for part in ast.walk(target):
+                for part in walk(target):
                     if isinstance(part, ast.Name):
                         bound.setdefault(part.id, []).append(node if isinstance(target, ast.Name) else None)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.AugAssign, ast.NamedExpr)):
-            for part in ast.walk(node.target):
+            for part in walk(node.target):
                 if isinstance(part, ast.Name):
                     bound.setdefault(part.id, []).append(None)
     return bound
 
 
 def _inside(node: ast.AST, outer: ast.AST) -> bool:
-    return any(n is node for n in ast.walk(outer) if n is not outer)
+    return any(n is node for n in walk(outer) if n is not outer)
 
 
 def _walks(tree: ast.Module, node: ast.AST, name: str) -> bool:
@@ -306,7 +306,7 @@ def _walks(tree: ast.Module, node: ast.AST, name: str) -> bool:
             _surely_walks(n, inner[1])
             for statement in inner[0].body
             if not isinstance(statement, (ast.If, ast.Try, ast.FunctionDef, ast.ClassDef))
-            for n in ast.walk(statement)
+            for n in walk(statement)
         )
     )
 
@@ -314,7 +314,7 @@ def _walks(tree: ast.Module, node: ast.AST, name: str) -> bool:
 def _surely_walks(node: ast.AST, name: str) -> bool:
     """Whether a node walks all of what `name` gives: a loop without `break`, a sum, an optimizer built on it."""
     if isinstance(node, ast.For):
-        return _loops_over(node, name) and not any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(node))
+        return _loops_over(node, name) and not any(isinstance(n, (ast.Break, ast.Return)) for n in walk(node))
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp)):
         return _first_over(node.generators, name)
     if isinstance(node, ast.Call) and node.args:

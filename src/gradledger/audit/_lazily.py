@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.core.site import Frame, Site
 
 _LAZY = frozenset({"map", "filter"})
@@ -25,12 +25,12 @@ def promised(asked: Site, back: Site, call: Site) -> int:
     if not any(_names(walked, asked.function) for line in lines for walked in _walking(tree, line)):
         return 0
     eager: set[int] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and not _is_lazy(node):  # `list(map(...))` runs at once
             eager.update(id(argument) for argument in node.args)
     put_off = [
         node.lineno
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.expr) and _is_lazy(node) and id(node) not in eager
         if asked.line < node.lineno < back.line
     ]
@@ -45,7 +45,7 @@ def _is_lazy(node: ast.expr) -> bool:
 def _walking(tree: ast.Module, line: int) -> list[ast.AST]:
     """What loops, comprehensions and calls on a line walk over."""
     found: list[ast.AST] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.For) and node.lineno == line:
             found.append(node.iter)
         elif isinstance(node, (ast.Assign, ast.Expr, ast.Return)) and node.lineno <= line <= (node.end_lineno or 0):
@@ -57,5 +57,5 @@ def _names(node: ast.AST, function: str) -> bool:
     """Whether something calls the function."""
     return any(
         isinstance(n, ast.Call) and (getattr(n.func, "id", "") or getattr(n.func, "attr", "")) == function
-        for n in ast.walk(node)
+        for n in walk(node)
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit import _growing
-from gradledger.audit._code import bindings, parsed
+from gradledger.audit._code import bindings, parsed, walk
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit.world import OptimizerInfo, World
 from gradledger.core.site import Site
@@ -56,14 +56,14 @@ def _is_gone(made: Site, filled: Site) -> bool:
         return False
     names = {
         name
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Assign) and node.lineno <= made.line <= (node.end_lineno or node.lineno)
         if all(isinstance(t, ast.Name) for t in node.targets)
         for name, _ in bindings(node)
     }
-    if not names or any(isinstance(n, (ast.Global, ast.Nonlocal, ast.Yield)) for n in ast.walk(function)):
+    if not names or any(isinstance(n, (ast.Global, ast.Nonlocal, ast.Yield)) for n in walk(function)):
         return False
-    return not any(_gives_away(node, names) for node in ast.walk(function))
+    return not any(_gives_away(node, names) for node in walk(function))
 
 
 def _gives_away(node: ast.AST, names: set[str]) -> bool:
@@ -76,6 +76,6 @@ def _gives_away(node: ast.AST, names: set[str]) -> bool:
         given = [*node.args, *(k.value for k in node.keywords)]
     else:
         return False
-    kept = [n for value in given for n in ast.walk(value)]
+    kept = [n for value in given for n in walk(value)]
     called = {id(n.value) for n in kept if isinstance(n, ast.Attribute)}  # opt.param_groups
     return any(isinstance(n, ast.Name) and n.id in names and id(n) not in called for n in kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import last_name
+from gradledger.audit._code import last_name, walk
 from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
 from gradledger.audit._schedules import Schedule
 
@@ -93,7 +93,7 @@ def counts_batches(schedule: Schedule, name: str) -> bool:
 
 def _has_len(expression: ast.expr) -> bool:
     return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "len" for n in ast.walk(expression)
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "len" for n in walk(expression)
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.core.site import Frame, Site
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -65,7 +65,7 @@ def _enclosing(tree: ast.AST, line: int) -> Iterator[ast.AST]:
                 break
             if first is None and not isinstance(child, (ast.expr_context, ast.operator)):
                 # a node without a line of its own (a `with` item, an except clause list): look through it
-                found = next((c for c in ast.walk(child) if _covers(c, line)), None)
+                found = next((c for c in walk(child) if _covers(c, line)), None)
                 if found is not None:
                     inner = found
                     break
@@ -95,7 +95,7 @@ def calls_at(file: str, line: int) -> list[ast.Call]:
     tree = parsed(file)
     if tree is None:
         return []
-    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _covers(n, line)]
+    return [n for n in walk(tree) if isinstance(n, ast.Call) and _covers(n, line)]
 
 
 def argument(call: ast.Call, keyword: str, position: int) -> ast.expr | None:
@@ -112,7 +112,7 @@ def declared(file: str, name: str) -> tuple[ast.expr, ...]:
     options, in order."""
     tree = parsed(file)
     found: list[ast.expr] = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             found += [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name]
@@ -130,7 +130,7 @@ def meanings(file: str, name: str) -> tuple[ast.expr, ...]:
     """Every expression that is assigned to `name` (a variable or an attribute of that name) in the file, in order."""
     tree = parsed(file)
     found: list[ast.expr] = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, (ast.Tuple, ast.List)) and isinstance(node.value, (ast.Tuple, ast.List)):
@@ -165,7 +165,7 @@ def unfolded(file: str, node: ast.expr, depth: int = NAME_DEPTH) -> list[ast.exp
         current, left = queue.pop()
         if left == 0:
             continue
-        for part in ast.walk(current):
+        for part in walk(current):
             name = last_name(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
             values = meanings(file, name) if name else ()
             if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant):
@@ -191,7 +191,7 @@ def assignment_of(name: str, near: tuple[Site, ...]) -> Site | None:
         if tree is None:
             continue
         lines = []
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if not isinstance(node, (ast.Assign, ast.AnnAssign)):
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import enclosing_function
 from gradledger.core.site import Site
 
@@ -41,9 +41,9 @@ def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
     if tree is None:
         return
     own = enclosing_function(site.file, site.line)
-    scope = [n for n in ast.walk(own if own is not None else tree) if hasattr(n, "lineno")]
+    scope = [n for n in walk(own if own is not None else tree) if hasattr(n, "lineno")]
     scope = [n for n in scope if enclosing_function(site.file, n.lineno) is own]  # and not the functions inside
-    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
+    functions = {n.name: n for n in walk(tree) if isinstance(n, _FUNCTIONS)}
     binds = [n for n in scope if isinstance(n, (ast.Assign, ast.For))]
     names = {n.id for n in scope if isinstance(n, ast.Name) and n.lineno == site.line and isinstance(n.ctx, ast.Load)}
     known: set[str] = set()
@@ -53,11 +53,11 @@ def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
         for node in binds:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = node.value if isinstance(node, ast.Assign) else node.iter
-            if not {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)} & names:
+            if not {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)} & names:
                 continue
-            called = [functions.get(last_name(n.func)) for n in ast.walk(value) if isinstance(n, ast.Call)]
+            called = [functions.get(last_name(n.func)) for n in walk(value) if isinstance(n, ast.Call)]
             yield node.lineno, [f for f in called if f is not None and f is not own]
-            more |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+            more |= {n.id for n in walk(value) if isinstance(n, ast.Name)}
         names = more - known
 
 
@@ -65,7 +65,7 @@ def went_on_with(site: Site) -> bool:
     """Whether the expression on a line asks for a gradient and then goes on with the result: `torch.zeros(3,
     requires_grad=True).to(device)`, `w.requires_grad_() * 0.1`."""
     tree = parsed(site.file) if site.file else None
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return)) and node.value is not None:
             if node.lineno <= site.line <= (node.end_lineno or node.lineno):
                 inner, depth = node.value, 0
@@ -90,11 +90,11 @@ def _asks(node: ast.expr) -> bool:
 
 def _gives(function: _Function) -> list[int]:
     """Lines of what a function returns or yields, and of the assignments to names in it."""
-    given = [n for n in ast.walk(function) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
-    names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
+    given = [n for n in walk(function) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
+    names = {n.id for g in given for n in walk(g) if isinstance(n, ast.Name)}
     made = [
         n.lineno
-        for n in ast.walk(function)
+        for n in walk(function)
         if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in names for t in n.targets)
     ]
     return [*(g.lineno for g in given), *made]

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import calls_at, enclosing_function, meanings
 from gradledger.core.site import Site
 
@@ -31,7 +31,7 @@ def never_equal(site: Site, names: list[str]) -> Iterator[NeverEqual]:
     """Tests `name in MEMBERS` of the loop on the line that walks `named_parameters()`, with members that are submodules
     of the walked module, all of them."""
     tree = parsed(site.file)
-    for loop in ast.walk(tree) if tree is not None else ():
+    for loop in walk(tree) if tree is not None else ():
         if not isinstance(loop, ast.For) or not loop.lineno <= site.line <= (loop.iter.end_lineno or loop.lineno):
             continue
         name = last_name(loop.target.elts[0]) if isinstance(loop.target, ast.Tuple) and loop.target.elts else ""
@@ -51,7 +51,7 @@ def never_equal(site: Site, names: list[str]) -> Iterator[NeverEqual]:
 
 
 def _in(loop: ast.For) -> list[ast.AST]:
-    return [n for statement in loop.body for n in ast.walk(statement)]
+    return [n for statement in loop.body for n in walk(statement)]
 
 
 def _sets(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from gradledger.audit._code import is_installed, last_name, lines_calling, parsed
+from gradledger.audit._code import is_installed, last_name, lines_calling, parsed, walk
 from gradledger.audit._evaluation import _names, names_around, words
 from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.core.events import RowsMet
@@ -52,11 +52,11 @@ def _taken_at(site: Site) -> list[int]:
         return []
     scope = enclosing_function(site.file, site.line) or tree
     calls = calls_at(*site.key())
-    given = {n.id for c in calls for a in c.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    given = {n.id for c in calls for a in c.args for n in walk(a) if isinstance(n, ast.Name)}
     found = []
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Assign) and node.lineno < site.line and _takes_held(node.value):
-            if given & {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+            if given & {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}:
                 found.append(node.lineno)
     return sorted(found)
 
@@ -65,7 +65,7 @@ def _takes_held(value: ast.expr) -> bool:
     """Whether rows are taken by a name for those held out: compared with it, numbered or named by it.  A name among the
     arguments of a split (`test_share`) says nothing of its parts, and what is negated is the other part."""
     parts: list[ast.AST] = []
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, (ast.NotEq, ast.NotIn, ast.Not, ast.Invert)):
             return False
         if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Eq, ast.In)) for op in node.ops):
@@ -97,10 +97,10 @@ def split_lines(event: RowsMet) -> list[Site]:
     calls: list[int] = []
     more: list[int] = []
     orders: set[str] = set()
-    nodes = list(ast.walk(tree)) if tree is not None else []
+    nodes = list(walk(tree)) if tree is not None else []
     for node in nodes:
-        if isinstance(node, ast.Assign) and any(_splits(n) for n in ast.walk(node.value)):
-            orders.update(n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name))
+        if isinstance(node, ast.Assign) and any(_splits(n) for n in walk(node.value)):
+            orders.update(n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name))
     for node in nodes:
         if _splits(node):
             calls.append(node.lineno)  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def _splits(node: ast.AST) -> bool:
 
 def _names_a_part(test: ast.expr) -> bool:
     """`part == "val"`"""
-    return any(isinstance(n, ast.Constant) and n.value in _PARTS for n in ast.walk(test))
+    return any(isinstance(n, ast.Constant) and n.value in _PARTS for n in walk(test))
 
 
 def _in_loops(nodes: list[ast.AST]) -> set[int]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._terminals import FLAG, nodes_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -26,11 +26,11 @@ def past_ends(file: str) -> Window | None:
     """A sum over steps `i, i + 1, ...` of one long stream, whose flags of the end are read nowhere in the file but
     once behind that sum."""
     tree = parsed(file)
-    for function in ast.walk(tree) if tree is not None else ():
+    for function in walk(tree) if tree is not None else ():
         if not isinstance(function, _Function):
             continue
         for line, end in _sums(function):
-            behind = [n for n in ast.walk(function) if isinstance(n, ast.Subscript) and n.lineno > end]
+            behind = [n for n in walk(function) if isinstance(n, ast.Subscript) and n.lineno > end]
             for flag in behind:
                 name = last_name(flag.value)
                 one = isinstance(flag.value, ast.Attribute) and not isinstance(flag.slice, (ast.Tuple, ast.Slice))
@@ -43,7 +43,7 @@ def past_ends(file: str) -> Window | None:
 
 def _sums(function: _Function) -> Iterator[tuple[int, int]]:
     """First and last lines of `for k in range(i, i + n): total += factor * rewards[k]`, and of the same in a `sum`."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.For) and _ranges(node.iter) and isinstance(node.target, ast.Name):
             adds = [n for n in node.body if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
             if len(adds) == 1 and _discounted(adds[0].value) and _plain(node.body, node.target.id):
@@ -62,7 +62,7 @@ def _ranges(over: ast.expr) -> bool:
 
 
 def _discounted(value: ast.expr) -> bool:
-    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) for n in ast.walk(value))
+    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) for n in walk(value))
 
 
 def _plain(body: list[ast.stmt] | list[ast.expr], step: str) -> bool:
@@ -71,33 +71,33 @@ def _plain(body: list[ast.stmt] | list[ast.expr], step: str) -> bool:
     steps = {step}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if any(isinstance(n, ast.Name) and n.id in steps for n in ast.walk(node.value)):
+            if any(isinstance(n, ast.Name) and n.id in steps for n in walk(node.value)):
                 steps.add(node.targets[0].id)
     looked = [n for n in nodes if isinstance(n, ast.Subscript)]
-    by_step = [n for n in looked if any(isinstance(m, ast.Name) and m.id in steps for m in ast.walk(n.slice))]
+    by_step = [n for n in looked if any(isinstance(m, ast.Name) and m.id in steps for m in walk(n.slice))]
     return len(looked) == len(by_step) == 1 and not any(isinstance(n, _ASKS) for n in nodes)
 
 
 def _read(tree: ast.Module, name: str) -> list[int]:
     """Lines that read an attribute, other than to write into it."""
-    into = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
-    into |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "append"}
-    words = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == name]  # getattr
-    loads = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
+    into = {id(n.value) for n in walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
+    into |= {id(n.value) for n in walk(tree) if isinstance(n, ast.Attribute) and n.attr == "append"}
+    words = [n.lineno for n in walk(tree) if isinstance(n, ast.Constant) and n.value == name]  # getattr
+    loads = (n for n in walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
     return [*(n.lineno for n in loads if n.attr == name and id(n) not in into), *words]
 
 
 def _one_stream(tree: ast.Module, name: str) -> bool:
     """Whether what keeps a flag is made once, and its flags with it: episodes lie in it one after the other."""
-    owners = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) if name in _kept_by(n)]
+    owners = [n for n in walk(tree) if isinstance(n, ast.ClassDef) if name in _kept_by(n)]
     if len(owners) != 1 or _kept_by(owners[0]).count(name) != 1:
         return False
     loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp, ast.Lambda)
-    many = {id(n) for loop in ast.walk(tree) if isinstance(loop, loops) for n in ast.walk(loop)}
-    makes = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == owners[0].name]
+    many = {id(n) for loop in walk(tree) if isinstance(loop, loops) for n in walk(loop)}
+    makes = [n for n in walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == owners[0].name]
     return len(makes) == 1 and id(makes[0]) not in many
 
 
 def _kept_by(owner: ast.ClassDef) -> list[str]:
-    nodes = (n for n in ast.walk(owner) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    nodes = (n for n in walk(owner) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
     return [n.attr for n in nodes if last_name(n.value) == "self"]

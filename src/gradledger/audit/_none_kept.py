@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._terminals import STORES, scope_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -27,20 +27,20 @@ def never_none(file: str, line: int) -> AllKept | None:
     tree = parsed(file)
     if tree is None:
         return None
-    masks = [at for n in ast.walk(scope_of(tree, line)) if (at := _asks_each(n))]
+    masks = [at for n in walk(scope_of(tree, line)) if (at := _asks_each(n))]
     if not masks or _keeps_none(tree):
         return None
-    for node in ast.walk(tree):
+    for node in walk(tree):
         flag = _end_of_step(node)
         if flag is None or _constant_end(tree):
             continue
         scope = scope_of(tree, flag.lineno)
         given = {flag.id}
-        for inner in sorted((n for n in ast.walk(scope) if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
-            calls = {last_name(n.func) for n in ast.walk(inner.value) if isinstance(n, ast.Call)}
+        for inner in sorted((n for n in walk(scope) if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
+            calls = {last_name(n.func) for n in walk(inner.value) if isinstance(n, ast.Call)}
             if _names(inner.value) & given and "reset" not in calls:  # `state = env.reset() if done else after`
                 given |= {n for target in inner.targets for n in _names(target)}
-        stores = [n for n in ast.walk(scope) if isinstance(n, ast.Call) and last_name(n.func) in STORES]
+        stores = [n for n in walk(scope) if isinstance(n, ast.Call) and last_name(n.func) in STORES]
         rows = [n for n in stores if len(_names(n)) > 4]
         if rows and not any(_names(n) & given for n in stores):
             return AllKept(masks[0], rows[0].lineno, flag.id, flag.lineno)
@@ -48,7 +48,7 @@ def never_none(file: str, line: int) -> AllKept | None:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(node) if isinstance(n, ast.Name)}
 
 
 def _asks_each(node: ast.AST) -> int:
@@ -79,9 +79,9 @@ def _end_of_step(node: ast.AST) -> ast.Name | None:
 
 def _constant_end(tree: ast.Module) -> bool:
     """Whether a `step` of the program says of each step that it is no end."""
-    for function in ast.walk(tree):
+    for function in walk(tree):
         if isinstance(function, _Function) and function.name == "step":
-            for node in ast.walk(function):
+            for node in walk(function):
                 value = node.value if isinstance(node, ast.Return) else None
                 if isinstance(value, ast.Tuple) and len(value.elts) > 2 and isinstance(value.elts[2], ast.Constant):
                     return True
@@ -91,9 +91,9 @@ def _constant_end(tree: ast.Module) -> bool:
 def _keeps_none(tree: ast.Module) -> bool:
     """Whether None may come to a memory: it, or what may hold it, goes to a store or a function of the file."""
     may = _may_be_none(tree)
-    functions = (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)))
+    functions = (n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)))
     own = {n.name for n in functions} | STORES
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and last_name(node.func) in own:
             given = (*node.args, *(k.value for k in node.keywords))
             if any(_is_noneish(value, may) for value in given):
@@ -110,18 +110,18 @@ def _may_be_none(tree: ast.Module) -> set[str]:
     grown = -1
     while grown < len(may):
         grown = len(may)
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
                 if node.value is not None and _is_noneish(node.value, may):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    may |= {last_name(n) for t in targets for n in ast.walk(t) if isinstance(n, ast.expr)} - {""}
+                    may |= {last_name(n) for t in targets for n in walk(t) if isinstance(n, ast.expr)} - {""}
             elif isinstance(node, _Function):
                 arguments = [*node.args.posonlyargs, *node.args.args]
                 late = arguments[len(arguments) - len(node.args.defaults) :]
                 pairs: list[tuple[ast.arg, ast.expr | None]] = [*zip(late, node.args.defaults, strict=True)]
                 pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
                 may |= {a.arg for a, value in pairs if value is not None and _is_noneish(value, may)}
-                returns = (n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None)
+                returns = (n.value for n in walk(node) if isinstance(n, ast.Return) and n.value is not None)
                 may |= {node.name for value in returns if _is_noneish(value, may)}
     return may
 

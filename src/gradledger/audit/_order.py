@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import Loop, calls_at, loops_around, meanings
 from gradledger.core.site import Site
 
@@ -18,13 +18,13 @@ def walks_in(function: Site) -> Iterator[Site]:
     """The first line of an `__iter__`, those of its loops, and of what they walk."""
     yield function
     tree = parsed(function.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.FunctionDef) and node.name == function.function and _begins(node, function.line):
-            for loop in (n for n in ast.walk(node) if isinstance(n, ast.For)):
+            for loop in (n for n in walk(node) if isinstance(n, ast.For)):
                 yield Site(function.file, loop.lineno, function.function)
-                names = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
-                for made in (n for n in ast.walk(node) if isinstance(n, ast.Assign)):
-                    if names & {n.id for t in made.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+                names = {n.id for n in walk(loop.iter) if isinstance(n, ast.Name)}
+                for made in (n for n in walk(node) if isinstance(n, ast.Assign)):
+                    if names & {n.id for t in made.targets for n in walk(t) if isinstance(n, ast.Name)}:
                         yield Site(function.file, made.lineno, function.function)
 
 
@@ -36,7 +36,7 @@ def cut(site: Site) -> tuple[Site, tuple[Site, ...]]:
     """The line that cuts a piece off for a call, in a loop around it; the loops, and the lines in them that make what
     the call is given.  Pieces of other arrays than torch's are met where they are used: then the line before it that
     slices is meant, or the one in the function that yields them."""
-    names = {n.id for call in calls_at(*site.key()) for n in ast.walk(call) if isinstance(n, ast.Name)}
+    names = {n.id for call in calls_at(*site.key()) for n in walk(call) if isinstance(n, ast.Name)}
     found: list[Site] = []
     slicing: list[Site] = []
     for loop in loops_around(site)[:2]:
@@ -52,7 +52,7 @@ def cut(site: Site) -> tuple[Site, tuple[Site, ...]]:
 
 
 def _slices(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Slice) for part in ast.walk(node))
+    return any(isinstance(part, ast.Slice) for part in walk(node))
 
 
 def _yielded(loop: Loop) -> tuple[list[Site], list[Site]]:
@@ -61,21 +61,21 @@ def _yielded(loop: Loop) -> tuple[list[Site], list[Site]]:
     tree = parsed(loop.file)
     if tree is None or loop.over is None:
         return [], []
-    names = {last_name(n) for n in ast.walk(loop.over) if isinstance(n, (ast.Name, ast.Attribute))}
+    names = {last_name(n) for n in walk(loop.over) if isinstance(n, (ast.Name, ast.Attribute))}
     kinds = {last_name(v.func) for name in names for v in meanings(loop.file, name) if isinstance(v, ast.Call)}
     cuts: list[Site] = []
     others: list[Site] = []
-    for owner in ast.walk(tree):
+    for owner in walk(tree):
         if not isinstance(owner, (ast.ClassDef, ast.Module)):
             continue
         for function in (n for n in owner.body if isinstance(n, ast.FunctionDef)):
             own = isinstance(owner, ast.ClassDef) and owner.name in kinds | names and function.name == "__iter__"
-            if not (own or function.name in names) or not any(isinstance(n, ast.Yield) for n in ast.walk(function)):
+            if not (own or function.name in names) or not any(isinstance(n, ast.Yield) for n in walk(function)):
                 continue
-            lines = [n for n in ast.walk(function) if isinstance(n, (ast.Assign, ast.Expr)) and _slices(n)]
+            lines = [n for n in walk(function) if isinstance(n, (ast.Assign, ast.Expr)) and _slices(n)]
             cuts += [Site(loop.file, n.lineno, function.name) for n in lines]
             scope: ast.AST = owner if isinstance(owner, ast.ClassDef) else function
-            others += [Site(loop.file, n.lineno, "") for n in ast.walk(scope) if _is_dropped(n)]
+            others += [Site(loop.file, n.lineno, "") for n in walk(scope) if _is_dropped(n)]
     return cuts, others
 
 

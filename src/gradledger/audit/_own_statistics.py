@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import bindings, last_name, parsed
+from gradledger.audit._code import bindings, last_name, parsed, walk
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.core.site import Site
@@ -32,7 +32,7 @@ class Moved:
 def moved_by_evaluation(file: str) -> Iterator[Moved]:
     """Calls of an evaluation that move statistics which training goes on with."""
     tree = parsed(file)
-    for cls in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
+    for cls in (n for n in walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
         for method in (n for n in cls.body if isinstance(n, ast.FunctionDef)):
             switch = _switch(cls, method)
             if switch is None:
@@ -60,8 +60,8 @@ def _switch(cls: ast.ClassDef, method: ast.FunctionDef) -> str | None:
         for node in method.body:
             if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == name:
                 changed = _changed(cls, node.body)
-                quotients = (n for n in ast.walk(method) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
-                if any(_own(part) in changed for n in quotients for part in ast.walk(n.right)):
+                quotients = (n for n in walk(method) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div))
+                if any(_own(part) in changed for n in quotients for part in walk(n.right)):
                     return name
     return None
 
@@ -73,10 +73,10 @@ def _names(method: ast.FunctionDef) -> list[str]:
 def _changed(cls: ast.ClassDef, body: list[ast.stmt], depth: int = 1) -> set[str]:
     """Attributes that statements set, themselves or by a method of the class."""
     found: set[str] = set()
-    for node in (n for part in body for n in ast.walk(part)):
+    for node in (n for part in body for n in walk(part)):
         if isinstance(node, (ast.Assign, ast.AugAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {_own(t) for target in targets for t in ast.walk(target)}
+            found |= {_own(t) for target in targets for t in walk(target)}
         elif isinstance(node, ast.Call) and depth and _own(node.func):
             methods = (m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == _own(node.func))
             found |= {name for m in methods for name in _changed(cls, m.body, depth - 1)}
@@ -93,12 +93,12 @@ def _calls(tree: ast.Module, cls: str, method: str) -> Iterator[ast.Call]:
     """Calls of a method on what the file binds to an instance of its class, once: `self.norm = RunningMoments(n)`."""
     made = [
         name
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign)
         for name, value in bindings(node)
         if isinstance(value, ast.Call) and last_name(value.func) == cls
     ]
-    for node in ast.walk(tree) if len(made) == 1 else ():
+    for node in walk(tree) if len(made) == 1 else ():
         if isinstance(node, ast.Call):
             named = isinstance(node.func, ast.Attribute) and node.func.attr == method
             owner = node.func.value if named and isinstance(node.func, ast.Attribute) else node.func
@@ -107,4 +107,4 @@ def _calls(tree: ast.Module, cls: str, method: str) -> Iterator[ast.Call]:
 
 
 def _walks(function: ast.AST) -> bool:
-    return any(isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in ast.walk(function))
+    return any(isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(function))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import calls_at
 from gradledger.core.events import PaddingCounted
 from gradledger.core.site import Site
@@ -21,12 +21,12 @@ def lines_that_pad(event: PaddingCounted) -> list[Site]:
     if tree is None:
         return []
     calls = calls_at(*site.key())
-    given = {n.id for call in calls for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    given = {n.id for call in calls for a in call.args for n in walk(a) if isinstance(n, ast.Name)}
     criteria = {last_name(call.func) for call in calls}
     padded: list[int] = []
     named: list[int] = []
     built: list[int] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and last_name(node.func) == "pad_sequence":
             padded.append(node.lineno)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

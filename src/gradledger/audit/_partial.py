@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import meanings
 
 _LISTS = (ast.List, ast.Tuple, ast.Set)
@@ -34,7 +34,7 @@ def unmatched(file: str, names: list[str]) -> Iterator[Unmatched]:
     A word without a dot ("norm", "ln") may be there for other models; a path is meant for this one.
     """
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if not isinstance(node, _LISTS) or not 2 <= len(node.elts) <= _LONGEST:
             continue
         texts = [e for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str) and e.value]
@@ -53,7 +53,7 @@ def unmatched_built(file: str, asked: str, names: list[str]) -> Iterator[Unmatch
     """The same for lists that the program puts together, whose name stands in the test that is `asked`: elements that
     are appended, and texts made of others, as `prefix + "norm."` or `f"layers.{i}."`.  What the text does not tell
     (a number, an argument) may be anything."""
-    words = {n.id for n in ast.walk(ast.parse(asked)) if isinstance(n, ast.Name)} if asked else set()
+    words = {n.id for n in walk(ast.parse(asked)) if isinstance(n, ast.Name)} if asked else set()
     for word in words:
         elements = list(_elements(file, word))
         texts = [(line, text) for line, element in elements if (text := _text(file, element)) is not None]
@@ -70,7 +70,7 @@ def unmatched_built(file: str, asked: str, names: list[str]) -> Iterator[Unmatch
 def _elements(file: str, word: str) -> Iterator[tuple[int, ast.expr]]:
     """(line, element) of the lists that a name stands for, with what is appended to them."""
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign) and any(last_name(t) == word for t in node.targets):
             given: list[ast.expr] = [node.value]
         elif isinstance(node, ast.AugAssign) and last_name(node.target) == word:

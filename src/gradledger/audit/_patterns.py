@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import calls_at, declared, enclosing_function, meanings
 from gradledger.core.site import Site
 
@@ -50,7 +50,7 @@ class FlagLoop:
 def flag_loop(site: Site) -> FlagLoop | None:
     """The loop whose head is on the line, if it walks parameters and sets `requires_grad`."""
     tree = parsed(site.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.For) and node.lineno <= site.line <= (node.iter.end_lineno or node.lineno):
             if not _walks_parameters(node.iter):
                 continue
@@ -62,11 +62,11 @@ def flag_loop(site: Site) -> FlagLoop | None:
 def _chosen_by_name(tree: ast.Module, site: Site) -> FlagLoop | None:
     """`chosen = [p for n, p in model.named_parameters() if TEST]` on the line, and a loop over it that sets
     `requires_grad`; or a comprehension that sets it itself."""
-    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
+    for scope in [tree, *(n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
         for statement in scope.body:
             if not statement.lineno <= site.line <= (statement.end_lineno or statement.lineno):
                 continue
-            for made in ast.walk(statement):
+            for made in walk(statement):
                 if isinstance(made, _COMPREHENSIONS) and len(made.generators) == 1 and made.generators[0].ifs:
                     if _walks_parameters(made.generators[0].iter):
                         found = tuple(_set_in(made, statement, scope.body, site))
@@ -79,7 +79,7 @@ def _set_in(
     made: ast.ListComp | ast.GeneratorExp | ast.SetComp, statement: ast.stmt, body: list[ast.stmt], site: Site
 ) -> Iterator[FlagStatement]:
     part = made.generators[0]
-    bound = {n.id for n in ast.walk(part.target) if isinstance(n, ast.Name)}
+    bound = {n.id for n in walk(part.target) if isinstance(n, ast.Name)}
     sure = all(_spelled_out(t, bound, site) for t in part.ifs) and any(_asks_name(t, bound) for t in part.ifs)
     test = part.ifs[-1]
     if _flag_value(ast.Expr(made.elt)) is not None:
@@ -99,7 +99,7 @@ def child_loops(file: str, ran: set[int]) -> Iterator[tuple[Site, FlagLoop]]:
     tree = parsed(file)
     if tree is None:
         return
-    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
+    for scope in [tree, *(n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))]:
         name = getattr(scope, "name", "<module>")
         inside = [n for n in scope.body if not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
         # straight-line code: a loop at the top of a scope ran when something after it did
@@ -120,11 +120,11 @@ def _walks_children(over: ast.expr) -> bool:
 
 
 def _walks_parameters(over: ast.expr) -> bool:
-    return any(isinstance(n, ast.Call) and last_name(n.func) in _WALKS for n in ast.walk(over))
+    return any(isinstance(n, ast.Call) and last_name(n.func) in _WALKS for n in walk(over))
 
 
 def _statements(loop: ast.For, site: Site) -> Iterator[FlagStatement]:
-    bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    bound = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
     for tests, statement in _guarded(loop.body, ()):
         value = _flag_value(statement)
         if value is None:
@@ -171,7 +171,7 @@ def _flag_value(statement: ast.stmt) -> ast.expr | None:
 
 
 def _asks_name(test: ast.expr, bound: set[str]) -> bool:
-    return any(isinstance(n, ast.Name) and n.id in bound for n in ast.walk(test))
+    return any(isinstance(n, ast.Name) and n.id in bound for n in walk(test))
 
 
 def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = False) -> bool:
@@ -185,9 +185,9 @@ def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = Fa
         return False
     inner = {
         n.id
-        for c in ast.walk(test)
+        for c in walk(test)
         if isinstance(c, ast.comprehension)
-        for n in ast.walk(c.target)
+        for n in walk(c.target)
         if isinstance(n, ast.Name)
     }
     for name in _free_names(test):
@@ -196,7 +196,7 @@ def _spelled_out(test: ast.expr, bound: set[str], site: Site, negated: bool = Fa
             continue
         if not _non_empty(name, site, _DEPTH):
             return False
-    return all(_filled(n) for n in ast.walk(test) if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Constant)))
+    return all(_filled(n) for n in walk(test) if isinstance(n, (ast.Tuple, ast.List, ast.Set, ast.Constant)))
 
 
 def _free_names(test: ast.expr) -> Iterator[ast.Name | ast.Attribute | ast.Subscript]:
@@ -253,7 +253,7 @@ def _literal(value: ast.expr, site: Site, depth: int) -> bool:
 def _looped(file: str, word: str) -> Iterator[ast.expr]:
     """Elements of the literals that a loop variable of that name walks."""
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if (
             isinstance(node, ast.For)
             and last_name(node.target) == word

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import back_in_time, discounts_itself, ends, next_of
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._terminals import negated, nodes_of, scope_of
 
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
@@ -29,7 +29,7 @@ def kept_before(file: str, line: int) -> Early | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
     for scope in near(tree, line) if tree is not None else ():
-        for loop in ast.walk(scope):
+        for loop in walk(scope):
             if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
                 continue
             steps = {loop.target.id}
@@ -50,8 +50,8 @@ def kept_before(file: str, line: int) -> Early | None:
 def near(tree: ast.Module, line: int) -> list[ast.AST]:
     """The code around a line, and the functions of the file that it calls by name."""
     scope = scope_of(tree, line)
-    called = {last_name(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call)}
-    functions = (n for n in ast.walk(tree) if isinstance(n, _Function))
+    called = {last_name(n.func) for n in walk(scope) if isinstance(n, ast.Call)}
+    functions = (n for n in walk(tree) if isinstance(n, _Function))
     return [scope, *(n for n in functions if n is not scope and n.name in called)]
 
 
@@ -69,7 +69,7 @@ def given_for(tree: ast.Module, scope: ast.AST, name: str) -> list[ast.expr]:
     if isinstance(scope, _Function):
         names = _arguments(scope)
         place = names.index(name) - (names[0] in ("self", "cls"))
-        for call in ast.walk(tree):
+        for call in walk(tree):
             if isinstance(call, ast.Call) and last_name(call.func) == scope.name:
                 found += [k.value for k in call.keywords if k.arg == name] or call.args[place : place + 1]
     return found
@@ -78,17 +78,17 @@ def given_for(tree: ast.Module, scope: ast.AST, name: str) -> list[ast.expr]:
 def _stored_before_step(tree: ast.Module, name: str) -> tuple[int, int] | None:
     """Lines of `dones[t] = done` (or `dones.append(done)`) and of the step behind it that gives the next `done`, in one
     loop that stores the flag nowhere else."""
-    for loop in ast.walk(tree):
+    for loop in walk(tree):
         if not isinstance(loop, (ast.For, ast.While)):
             continue
         nodes = nodes_of(loop.body)
         stores = [(value.lineno, value) for n in nodes for value in _stored_in(n, name)]
-        kept = {n.id for _, value in stores for n in ast.walk(value) if isinstance(n, ast.Name)}
+        kept = {n.id for _, value in stores for n in walk(value) if isinstance(n, ast.Name)}
         steps = [
             n.lineno
             for n in nodes
             if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(n.value.func) == "step"
-            if kept & {m.id for t in n.targets for m in ast.walk(t) if isinstance(m, ast.Name)}
+            if kept & {m.id for t in n.targets for m in walk(t) if isinstance(m, ast.Name)}
         ]
         if len(stores) == 1 and steps and stores[0][0] < min(steps):
             return stores[0][0], steps[0]
@@ -124,7 +124,7 @@ def plain_discount(file: str, line: int) -> Left | None:
     """Such a product in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
     for scope in near(tree, line) if tree is not None else ():
-        for loop in ast.walk(scope):
+        for loop in walk(scope):
             if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
                 continue
             for each in _carrying(loop):
@@ -142,7 +142,7 @@ def _carrying(loop: ast.For) -> list[ast.Subscript]:
     carried = [n for n in nodes_of(loop.body) if isinstance(n, ast.Assign) and discounts_itself(n)]
     found: list[ast.Subscript] = []
     for one in carried:
-        for node in (n for n in ast.walk(one.value) if isinstance(n, ast.BinOp)):
+        for node in (n for n in walk(one.value) if isinstance(n, ast.BinOp)):
             factors = _factors(node)
             if len(factors) > 1 and any(last_name(f) == last_name(one.targets[0]) for f in factors):
                 found += [f for f in factors if isinstance(f, ast.Subscript)]
@@ -155,10 +155,10 @@ def _zero_at_ends(tree: ast.Module, scope: ast.AST, name: str) -> int:
     values = given_for(tree, scope, name) if _is_argument(scope, name) else []
     names |= {last_name(v) for v in values}
     values += [
-        n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and any(last_name(t) in names for t in n.targets)
+        n.value for n in walk(tree) if isinstance(n, ast.Assign) and any(last_name(t) in names for t in n.targets)
     ]
     for value in values:
-        parts = list(ast.walk(value))
+        parts = list(walk(value))
         product = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) for n in parts)
         turned = any(negated(n) == "flag" or isinstance(n, (ast.Not, ast.Invert)) for n in parts)
         if product and turned and any(_is_discount(n) for n in parts):
@@ -172,13 +172,13 @@ def _is_discount(node: ast.AST) -> bool:
 
 def _beside_next(scope: ast.AST, each: str, step: str) -> tuple[int, str] | None:
     """Line and plain discount of `gamma * values[1:]` or `gamma * values[t + 1]`, without the discount of each step."""
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
             continue
         factors = _factors(node)
         plain = [last_name(f) for f in factors if _is_discount(f) and last_name(f) != each]
         looked = [f for f in factors if isinstance(f, ast.Subscript)]
-        own = any(isinstance(n, (ast.Name, ast.Attribute)) and last_name(n) == each for n in ast.walk(node))
+        own = any(isinstance(n, (ast.Name, ast.Attribute)) and last_name(n) == each for n in walk(node))
         if plain and not own and len(factors) == 2 and any(_later(f.slice, step) for f in looked):
             return node.lineno, plain[0]
     return None
@@ -200,7 +200,7 @@ def _later(index: ast.expr, step: str) -> bool:
 def reads(file: str, line: int, name: str) -> bool:
     """Whether a loop back through time that carries a sum reads `name`, in the function around `line`."""
     tree = parsed(file)
-    for loop in ast.walk(scope_of(tree, line)) if tree is not None else ():
+    for loop in walk(scope_of(tree, line)) if tree is not None else ():
         if isinstance(loop, ast.For) and back_in_time(loop.iter):
             nodes = nodes_of(loop.body)
             if any(isinstance(n, ast.Assign) and discounts_itself(n) for n in nodes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import math
 
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.core import events as ev
 from gradledger.core.site import Site
 
@@ -59,7 +59,7 @@ def limit_is_scaled(clip: Site) -> bool:
     limit: set[str] = set()
     scaling: set[str] = set()
     assigned: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 assigned.setdefault(_word(target), []).append(node.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradledger.audit._code import last_name, lines_calling, parsed
+from gradledger.audit._code import last_name, lines_calling, parsed, walk
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._made_at import makers
@@ -42,7 +42,7 @@ def _lines(site: Site, names: frozenset[str]) -> list[Site]:
     tree = parsed(site.file)
     found = []
     own = enclosing_function(site.file, site.line)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if not isinstance(node, ast.Call) or last_name(node.func) not in names:
             continue
         if site.line - REACH <= node.lineno <= site.line and enclosing_function(site.file, node.lineno) is own:

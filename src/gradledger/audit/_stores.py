@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from gradledger.audit._code import walk
 from gradledger.audit._source import source_lines
 from gradledger.core.site import Frame, Site
 
@@ -87,14 +88,14 @@ def _with_parts(body: list[ast.stmt], names: set[str]) -> set[str]:
         else:
             continue
         if isinstance(source, ast.Name) and source.id in names:
-            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            names |= {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
     return names
 
 
 def _scope(tree: ast.Module, line: int) -> list[ast.stmt]:
     """Body of the innermost function around `line`, or of the module."""
     best: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef = tree
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if (
             isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             and node.lineno <= line <= (node.end_lineno or node.lineno)
@@ -126,15 +127,15 @@ def _names_of(statement: ast.stmt) -> set[str]:
     """Names that stand for the result: assigned, or the one on which `.backward()` is called."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if isinstance(statement, ast.Return):
-        return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        return {n.id for n in walk(statement) if isinstance(n, ast.Name)}
     found: set[str] = set()
     if not isinstance(statement, ast.Expr):
         return found
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            found |= {n.id for n in walk(node) if isinstance(n, ast.Name)}
     return found
 
 
@@ -147,8 +148,8 @@ def _keeps(statement: ast.stmt, names: set[str]) -> bool:
     if isinstance(statement, ast.Assign):
         if any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in statement.targets):
             return _bare(statement.value, names)
-        own = {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        again = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)} & own - names
+        own = {n.id for t in statement.targets for n in walk(t) if isinstance(n, ast.Name)}
+        again = {n.id for n in walk(statement.value) if isinstance(n, ast.Name)} & own - names
         return (
             bool(again)
             and isinstance(statement.value, (ast.BinOp, ast.List, ast.IfExp))
@@ -160,7 +161,7 @@ def _keeps(statement: ast.stmt, names: set[str]) -> bool:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in _KEEPS
             and any(_bare(a, names) for a in (*node.args, *(k.value for k in node.keywords)))
-            for node in ast.walk(statement.value)
+            for node in walk(statement.value)
         )
     return False
 
@@ -175,7 +176,7 @@ def _stores_call(statement: ast.stmt, line: int) -> bool:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in _KEEPS
             and any(isinstance(a, ast.Call) for a in node.args)
-            for node in ast.walk(statement.value)
+            for node in walk(statement.value)
         )
     return False
 

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 
 FLAG = re.compile(
     r"(b_|batch_|mb_)?(dones?|d|terminals?|terminated|terminations?|is_terminal|is_done|not_?dones?|non_?terminal|ended"
@@ -30,7 +30,7 @@ def scope_of(tree: ast.Module, line: int) -> ast.AST:
     """The function around a line; at module level the outermost loop around it, else the module."""
     functions = [
         n
-        for n in ast.walk(tree)
+        for n in walk(tree)
         if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.lineno <= line <= (n.end_lineno or n.lineno)
     ]
     if functions:
@@ -56,12 +56,12 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
             given[argument.arg] = argument.lineno
     read: set[str] = set()
     # `s, a, r, d = batch.s, batch.a, batch.r, batch.done` gives the flag a name, and does not use it yet
-    unpacked = {id(part) for node in ast.walk(scope) for part in _unpacked(node)}
-    stores = {id(part) for node in ast.walk(scope) if _is_store(node) for part in ast.walk(node)}
+    unpacked = {id(part) for node in walk(scope) for part in _unpacked(node)}
+    stores = {id(part) for node in walk(scope) if _is_store(node) for part in walk(node)}
     unread = unpacked | stores
     named: set[str] = set()
     dropped: dict[str, int] = {}
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, (ast.Assign, ast.For)):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) > 3:
@@ -71,8 +71,8 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
                     # `end = torch.tensor([m.terminal for m in rows])`: the flag has a name, and is not used yet
                     given[target.id] = target.lineno
                     named.add(target.id)
-                    unread |= {id(part) for part in ast.walk(node.value)}
-    for node in ast.walk(scope):
+                    unread |= {id(part) for part in walk(node.value)}
+    for node in walk(scope):
         if id(node) in unread:
             continue
         if isinstance(node, ast.Name):
@@ -88,19 +88,19 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
 
 
 def _holds_flag(value: ast.expr, stepped: set[str]) -> bool:
-    names = {last_name(n) for n in ast.walk(value) if isinstance(n, (ast.Attribute, ast.Subscript, ast.Name))}
+    names = {last_name(n) for n in walk(value) if isinstance(n, (ast.Attribute, ast.Subscript, ast.Name))}
     return any(FLAG.match(name) for name in names - stepped)
 
 
 def _stepped(scope: ast.AST) -> set[str]:
     """Names that hold what `env.step(...)` gave, and what is made of nothing but those."""
     found: set[str] = set()
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if not isinstance(node, ast.Assign):
             continue
-        names = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        calls = {last_name(n.func) for n in ast.walk(node.value) if isinstance(n, ast.Call)}
-        used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        names = {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
+        calls = {last_name(n.func) for n in walk(node.value) if isinstance(n, ast.Call)}
+        used = {n.id for n in walk(node.value) if isinstance(n, ast.Name)}
         if calls & {"step", "reset"} or (used and used <= found | _CASTS):
             found |= names
     return found
@@ -123,7 +123,7 @@ def _dropped(tree: ast.Module, target: ast.Tuple | ast.List) -> list[str]:
 
 def _stored(tree: ast.Module) -> Iterator[list[str]]:
     """The names of what the program puts into a memory, and of the fields of its named tuples."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if _is_store(node) and isinstance(node, ast.Call):
             args = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], ast.Tuple) else node.args
             if len(args) > 3:
@@ -136,7 +136,7 @@ def _stored(tree: ast.Module) -> Iterator[list[str]]:
 
 def _name_in(value: ast.expr) -> str:
     """`done` of `done`, `float(done)`, `[done]`."""
-    inner = (n for n in ast.walk(value) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)))
+    inner = (n for n in walk(value) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)))
     found = [name for n in inner if (name := last_name(n)) and name not in _CASTS]
     return found[0] if found else ""
 
@@ -152,7 +152,7 @@ def _words_of(node: ast.expr) -> list[str]:
 def _fields_left(tree: ast.Module, read: set[str]) -> dict[str, int]:
     """Flags among the fields of a record of which the code reads all others but one at most."""
     found: dict[str, int] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, (ast.Call, ast.Dict, ast.ClassDef)):
             continue
         fields: list[str] = []
@@ -181,9 +181,9 @@ def flags_kept(file: str) -> list[int]:
     """Lines that keep a flag of terminal states: `self.done[i] = d`, `memory.append((s, a, r, s2, done))`."""
     tree = parsed(file)
     lines: set[int] = set()
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign) and any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in node.targets):
-            names = {last_name(n) for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
+            names = {last_name(n) for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
             if any(len(n) > 1 and FLAG.match(n) for n in names):
                 lines.add(node.lineno)
     return sorted(lines)[:6]
@@ -195,10 +195,10 @@ def inverted(file: str, line: int) -> bool:
     tree = parsed(file)
     if tree is None:
         return False
-    here = [negated(node) for node in ast.walk(scope_of(tree, line))]
+    here = [negated(node) for node in walk(scope_of(tree, line))]
     if "opposite" in here or "flag" in here:
         return "opposite" in here
-    return not any(negated(node) for node in ast.walk(tree))
+    return not any(negated(node) for node in walk(tree))
 
 
 def negated(node: ast.AST) -> str:
@@ -232,7 +232,7 @@ def kept_unread(file: str) -> tuple[str, int, int] | None:
         return None
     kept: dict[str, int] = {}
     into: set[int] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.Assign):
             continue
         for target in (t for outer in node.targets for t in (outer.elts if isinstance(outer, ast.Tuple) else [outer])):
@@ -240,9 +240,9 @@ def kept_unread(file: str) -> tuple[str, int, int] | None:
                 into.add(id(target.value))
                 if len(target.value.attr) > 1 and FLAG.match(target.value.attr):
                     kept.setdefault(target.value.attr, node.lineno)
-    loads = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
+    loads = (n for n in walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
     read = {n.attr for n in loads if id(n) not in into}
-    words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}  # getattr
+    words = {n.value for n in walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}  # getattr
     left = [(name, line) for name, line in kept.items() if name not in read | words]
     if not left:
         return None
@@ -251,14 +251,14 @@ def kept_unread(file: str) -> tuple[str, int, int] | None:
 
 
 def _summed_in(tree: ast.Module, line: int) -> int:
-    classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)]
-    for node in ast.walk(classes[-1]) if classes else ():
+    classes = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)]
+    for node in walk(classes[-1]) if classes else ():
         if isinstance(node, ast.For):
-            sums = [n for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
-            if sums and any(isinstance(n, (ast.Pow, ast.Mult)) for n in ast.walk(sums[0].value)):
+            sums = [n for n in walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+            if sums and any(isinstance(n, (ast.Pow, ast.Mult)) for n in walk(sums[0].value)):
                 return sums[0].lineno
     return 0
 
 
 def nodes_of(parts: Sequence[ast.AST]) -> list[ast.AST]:
-    return [n for part in parts for n in ast.walk(part)]
+    return [n for part in parts for n in walk(part)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradledger.audit._clocks import gives_clock
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._terminals import FLAG, OPPOSITE, STORES
 
@@ -56,7 +56,7 @@ def limits_as_ends(file: str) -> list[Limit]:
 
 def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
     yield tree
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
 
@@ -80,7 +80,7 @@ def _cut_kept(scope: ast.AST, line: int, end: str, cut: str) -> Limit | None:
         if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
             continue
         given = (*node.args, *(k.value for k in node.keywords))
-        names = {n.id for value in given for n in ast.walk(value) if isinstance(n, ast.Name)}
+        names = {n.id for value in given for n in walk(value) if isinstance(n, ast.Name)}
         if cut in names and end not in names and len(names) > 3:
             return Limit(line, cut, node.lineno, alone=True)
     return None
@@ -109,7 +109,7 @@ def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None
 
 def _used_otherwise(scope: ast.AST, joins: list[ast.AST], names: set[str]) -> bool:
     """Whether end or time limit are read anywhere but in those expressions."""
-    inside = {id(n) for join in joins for n in ast.walk(join)}
+    inside = {id(n) for join in joins for n in walk(join)}
     return any(
         isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names and id(n) not in inside
         for n in own_nodes(scope)
@@ -120,13 +120,13 @@ def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
     """Where the joined flag is put into a memory: by way of a name, or at once."""
     name, line = "", getattr(join, "lineno", 0)
     for node in own_nodes(scope):
-        if isinstance(node, ast.Assign) and any(n is join for n in ast.walk(node.value)):
+        if isinstance(node, ast.Assign) and any(n is join for n in walk(node.value)):
             name = next((last_name(t) for t in node.targets), "")
     for node in own_nodes(scope):
         if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
             continue
         for argument in (*node.args, *(k.value for k in node.keywords)):
-            inner = list(ast.walk(argument))
+            inner = list(walk(argument))
             if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
                 return Limit(line, name, node.lineno)
     return None
@@ -144,18 +144,18 @@ class Always:
 def written_always(file: str) -> Always | None:
     """`def close(self, terminated): self.done[self.n - 1] = 1.0`, which is not always called with a plain True."""
     tree = parsed(file)
-    for function in ast.walk(tree) if tree is not None else ():
+    for function in walk(tree) if tree is not None else ():
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-        nodes = list(ast.walk(function))
+        nodes = list(walk(function))
         read = {n.id for n in nodes if isinstance(n, ast.Name)}
         flags = [n for n in names if n not in read and (FLAG.match(n) or _LIMIT.search(n)) and not OPPOSITE.match(n)]
         writes = [n.lineno for n in nodes if isinstance(n, ast.Assign) and _writes_end(n)]
         if not flags or len(writes) != 1:
             continue
         place = names.index(flags[0]) - (names[0] in ("self", "cls"))
-        for call in ast.walk(tree or function):
+        for call in walk(tree or function):
             if isinstance(call, ast.Call) and last_name(call.func) == function.name:
                 given = [k.value for k in call.keywords if k.arg == flags[0]] or call.args[place : place + 1]
                 if given and not (isinstance(given[0], ast.Constant) and given[0].value):

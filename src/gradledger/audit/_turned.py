@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 
 CHANGES = frozenset(
     {"append", "insert", "remove", "pop", "clear", "extend", "update", "add", "discard", "popitem", "setdefault"}
@@ -37,7 +37,7 @@ def turned_in_passing(file: str, kind: str, setting: str) -> Iterator[Turned]:
     plain: dict[str, list[int]] = {}
     turned: list[tuple[int, str, ast.expr]] = []
     renamed: list[tuple[int, str, str, ast.expr]] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and _turns(node.value, methods) and len(node.targets) == 1:
             name, new = last_name(node.value.func.value), last_name(node.targets[0])  # type: ignore[attr-defined]
             renamed.append((node.lineno, name, new, node.value))
@@ -69,10 +69,10 @@ def _turns(value: ast.expr, methods: set[str]) -> bool:
 def _methods_that_turn(file: str, kind: str, setting: str) -> set[str]:
     tree = parsed(file)
     found = set()
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.ClassDef) and node.name == kind:
             for method in (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name != "__init__"):
-                inside = list(ast.walk(method))
+                inside = list(walk(method))
                 given = {last_name(n.value) for n in inside if isinstance(n, ast.Return) and n.value is not None}
                 if "self" in given and any(_changed(n) == setting for n in inside):
                     found.add(method.name)

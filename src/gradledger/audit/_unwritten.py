@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from gradledger.audit import _code, _updates
+from gradledger.audit._code import walk
 from gradledger.audit._source import source_lines
 from gradledger.audit._targets import Link, Meeting, made_at, related
 from gradledger.audit.world import World
@@ -98,7 +99,7 @@ def speaks_of_update(file: str, names: Iterable[str], done: Container[Line]) -> 
     tree = _code.parsed(file)
     assigned = Counter(  # `self.target` and a local `target` are two
         ast.unparse(target)
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (walk(tree) if tree is not None else ())
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if _code.last_name(target) in wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradledger.audit._code import bindings, last_name, parsed, words
+from gradledger.audit._code import bindings, last_name, parsed, walk, words
 
 _UPDATING = frozenset({"soft", "hard", "ema", "blend", "copy", "refresh", "track", "follow", "momentum"})
 _NO_UPDATE = frozenset({"copy", "deepcopy", "update"})  # of dictionaries, meters, bars
@@ -30,27 +30,27 @@ def update_lines(file: str, names: Iterable[str]) -> dict[int, range]:
     wanted |= _also_called(tree, wanted)
     states = {
         last_name(t)
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign) and _walked_over(node.value, ("state_dict",)) - wanted
         for t in node.targets
     }
     views = {
         name
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign)
         for name, value in bindings(node)
         if _walked_over(value, ("state_dict", "parameters", "named_parameters")) & wanted
     }
     updating: set[str] = set()
-    for function in ast.walk(tree):
+    for function in walk(tree):
         if (
             isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
             and _small(function)
-            and any(_updates(n, wanted, states, views) for n in ast.walk(function))
+            and any(_updates(n, wanted, states, views) for n in walk(function))
         ):
             updating.add(function.name)
     local = _local_copies(tree, set(names))
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if node in local or _updates(node, wanted, states, views) or _calls_updater(node, wanted, updating):
             first = getattr(node, "lineno", 0)
             found[first] = range(first, (getattr(node, "end_lineno", None) or first) + 1)
@@ -61,13 +61,13 @@ def _also_called(tree: ast.Module, names: set[str]) -> set[str]:
     """What stands for one of `names` elsewhere: the variables of loops over it, and over nothing else, and parameters
     of updating functions that are given it or such a variable."""
     over: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, (ast.For, ast.comprehension)):
             for variable, whole in _paired(node.target, node.iter):
                 over.setdefault(variable, set()).add(whole)
     found = {variable for variable, wholes in over.items() if wholes <= names}
-    functions = {f.name: f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and _updating_name(f.name)}
-    for node in ast.walk(tree):
+    functions = {f.name: f for f in walk(tree) if isinstance(f, ast.FunctionDef) and _updating_name(f.name)}
+    for node in walk(tree):
         function = functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
         if function is None or not isinstance(node, ast.Call):
             continue
@@ -92,16 +92,16 @@ def _paired(target: ast.expr, iterated: ast.expr) -> list[tuple[str, str]]:
 def _local_copies(tree: ast.Module, names: set[str]) -> set[ast.stmt]:
     """`target = copy.deepcopy(net)` in a function to which that name is its own, where the target is an attribute or a
     variable of the module: the copy is gone when the function returns, unless that hands it out."""
-    every = [(n, t) for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets]
+    every = [(n, t) for n in walk(tree) if isinstance(n, ast.Assign) for t in n.targets]
     kept = {t.attr for _, t in every if isinstance(t, ast.Attribute)}
     kept |= {t.id for n, t in every if isinstance(t, ast.Name) and n in tree.body}
     found: set[ast.stmt] = set()
-    for function in ast.walk(tree):
+    for function in walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        inside = list(ast.walk(function))
+        inside = list(walk(function))
         shared = {name for n in inside if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
-        handed = [part for n in inside if isinstance(n, (ast.Return, ast.Yield)) for part in ast.walk(n)]
+        handed = [part for n in inside if isinstance(n, (ast.Return, ast.Yield)) for part in walk(n)]
         bound = {
             t.id: n
             for n in inside
@@ -137,7 +137,7 @@ def _updates(node: ast.AST, names: set[str], states: set[str], views: set[str]) 
 def _state_of_other(node: ast.expr, names: set[str], states: set[str]) -> bool:
     """Whether an argument is the state of a live module other than those called by `names` (not one read from a "
     "file)."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "state_dict":
             return last_name(part.func.value) not in names
     return isinstance(node, ast.Name) and node.id in states
@@ -146,7 +146,7 @@ def _state_of_other(node: ast.expr, names: set[str], states: set[str]) -> bool:
 def _walked_over(node: ast.AST, methods: tuple[str, ...]) -> set[str]:
     return {
         last_name(c.func.value)
-        for c in ast.walk(node)
+        for c in walk(node)
         if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr in methods
     }
 
@@ -169,9 +169,9 @@ def _small(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _writes(loop: ast.For) -> bool:
-    bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    bound = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
     for statement in loop.body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Attribute) and node.attr in _WRITES:
                 return True
             if isinstance(node, (ast.Assign, ast.AugAssign)):
@@ -185,7 +185,7 @@ def _writes(loop: ast.For) -> bool:
 
 def _blends(loop: ast.For) -> bool:
     """Whether the body of a loop mixes new values into its variable: `t.mul_(d).add_(source[k], alpha=1 - d)`."""
-    called = {n.func.attr for n in ast.walk(loop) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+    called = {n.func.attr for n in walk(loop) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
     return "lerp_" in called or {"mul_", "add_"} <= called
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._met import HELD, TRAINED
 from gradledger.audit.world import LoaderInfo, World
@@ -77,7 +77,7 @@ def trained_on(state: Passes, world: World) -> list[tuple[LoaderInfo, Walked]]:
 def _named(site: Site) -> set[str]:
     """Words of the name that a line gives to the loader which it builds: a variable, an argument, a key."""
     tree = parsed(site.file) if site.file else None
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         pairs: list[tuple[str, ast.expr]] = []
         if isinstance(node, ast.Dict):
             keyed = zip(node.keys, node.values, strict=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradledger.audit._code import last_name, parsed, words
+from gradledger.audit._code import last_name, parsed, walk, words
 from gradledger.audit._loops import Function, calls_at, meanings
 from gradledger.core.site import Site
 
@@ -25,7 +25,7 @@ def generator_lines(file: str, name: str, line: int = 0) -> list[Site]:
     drawn: list[Site] = []
     for owner in _classes(file, line):
         for function in (n for n in owner.body if isinstance(n, ast.FunctionDef)):
-            for node in ast.walk(function):
+            for node in walk(function):
                 if not isinstance(node, ast.Attribute) or node.attr != attribute or last_name(node.value) != "self":
                     continue
                 site = Site(file, node.lineno, function.name)
@@ -38,7 +38,7 @@ def generator_lines(file: str, name: str, line: int = 0) -> list[Site]:
 
 def _classes(file: str, line: int) -> Iterator[ast.ClassDef]:
     tree = parsed(file) if file else None
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.ClassDef):
             fetches = any(isinstance(part, ast.FunctionDef) and part.name in _ENTRIES for part in node.body)
             if node.lineno <= line <= (node.end_lineno or node.lineno) or (not line and fetches):
@@ -50,7 +50,7 @@ def init_fn_lines(made: Site) -> list[Site]:
     given = [k.value for call in calls_at(*made.key()) for k in call.keywords if k.arg == "worker_init_fn"]
     found = [Site(made.file, value.lineno, made.function) for value in given]
     for function in _init_fns(made):
-        for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+        for call in (n for n in walk(function) if isinstance(n, ast.Call)):
             name = last_name(call.func)
             if "seed" in words(name) or name in _MAKES:
                 found.append(Site(made.file, call.lineno, function.name))
@@ -63,7 +63,7 @@ def _init_fns(made: Site) -> Iterator[Function]:
     values = given or meanings(made.file, "worker_init_fn")
     names = {last_name(v.args[0] if isinstance(v, ast.Call) and v.args else v) for v in values}
     tree = parsed(made.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in names:
             yield node
 
@@ -89,7 +89,7 @@ def unseeded(made: Site) -> tuple[Site, str] | None:
 def _is_fresh(call: ast.Call) -> bool:
     """`default_rng()`, `seed(None)`, `seed(int(time.time()) + worker)`"""
     given = [*call.args, *(k.value for k in call.keywords)]
-    asked = {last_name(n.func) for value in given for n in ast.walk(value) if isinstance(n, ast.Call)}
+    asked = {last_name(n.func) for value in given for n in walk(value) if isinstance(n, ast.Call)}
     return not given or (len(given) == 1 and _is_none(given[0])) or bool(asked & _ENTROPY)
 
 
@@ -101,8 +101,8 @@ def seeded_at(made: Site) -> Site | None:
     """Where the file of a loader seeds torch, outside of the `worker_init_fn`: itself, or by a function of that name
     (`seed_everything(7)`).  A generator of its own that makes the data is no such seed."""
     tree = parsed(made.file)
-    inside = {id(n) for function in _init_fns(made) for n in ast.walk(function)}
-    for node in ast.walk(tree) if tree is not None else ():
+    inside = {id(n) for function in _init_fns(made) for n in walk(function)}
+    for node in walk(tree) if tree is not None else ():
         if not isinstance(node, ast.Call) or id(node) in inside or _is_fresh(node):
             continue
         own = isinstance(node.func, ast.Name) and "seed" in words(node.func.id)

@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._phrases import times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -109,14 +109,14 @@ def _lines(event: StoredDataChanged) -> tuple[list[Site], list[Site]]:
     for reader in event.readers:
         read: list[Site] = []
         body, whole = _bodies(reader)
-        for node in (n for function in body for n in ast.walk(function)):
+        for node in (n for function in body for n in walk(function)):
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
                 if last_name(node.value) == event.attribute:
                     read.append(Site(reader.file, node.lineno, reader.function))
         writes = [
             Site(reader.file, node.lineno, getattr(function, "name", ""))
             for function in whole
-            for node in ast.walk(function)
+            for node in walk(function)
             if isinstance(node, (ast.expr, ast.stmt)) and _in_place(node)
         ]
         written += writes
@@ -129,7 +129,7 @@ def _is_record(event: StoredDataChanged) -> bool:
     stored = loaded = False
     for reader in event.readers:
         for function in _bodies(reader)[1]:
-            for node in ast.walk(function):
+            for node in walk(function):
                 if isinstance(node, ast.Subscript) and last_name(node.value) == event.attribute:
                     stored |= isinstance(node.ctx, ast.Store)
                     loaded |= isinstance(node.ctx, ast.Load)
@@ -139,13 +139,13 @@ def _is_record(event: StoredDataChanged) -> bool:
 def _bodies(reader: Site) -> tuple[list[ast.AST], list[ast.AST]]:
     """The function that reads, alone; and with it the other methods of its class."""
     tree = parsed(reader.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.ClassDef):
             methods = [f for f in node.body if isinstance(f, _FUNCTIONS)]
             mine = [f for f in methods if _begins(f) == reader.line]
             if mine:
                 return list(mine), [f for f in methods if f.name not in ("__init__", "__len__")]
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, _FUNCTIONS) and _begins(node) == reader.line:
             return [node], [node]
     return [], []

@@ -14,8 +14,9 @@ the program sets it by way of a subset; or it sets it by way of two subsets to d
 it once, and training goes on reading the data set with it.  Of an object that the
 data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
 of one of them, and the setting has that value in the passes over the other; or when one of its own methods, which
-gives the object back, changes it on the way to the second data set.  A list, or an object of the program's own, that is the default of an argument is
-read from the text: kept as it is, changed by way of one data set, and another was made without the argument, too.
+gives the object back, changes it on the way to the second data set.  A list, or an object of the program's own, that
+is the default of an argument is read from the text: kept as it is, changed by way of one data set, and another was made
+without the argument, too.
 
 ## Near misses
 - Shared data sets whose settings stay as they are.
@@ -36,7 +37,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import aliases, last_name, parsed
+from gradledger.audit._code import aliases, last_name, parsed, walk
 from gradledger.audit._defaults import shared_defaults
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
@@ -294,7 +295,7 @@ def _changes(file: str, name: str, setting: str) -> list[int]:
         if target.attr == setting and last_name(target.value) == name and not again
     ]
     tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             inner = node.func.value
             if isinstance(inner, ast.Attribute) and inner.attr == setting and last_name(inner.value) == name:
@@ -350,7 +351,7 @@ def _set_through_subsets(file: str, attribute: str) -> Iterator[tuple[Site, str,
 def _assignments(file: str) -> Iterator[tuple[int, ast.Attribute, ast.expr, bool]]:
     """(line, target, value, in a loop) of every assignment to an attribute, in the order of lines."""
     tree = parsed(file)
-    nodes = list(ast.walk(tree)) if tree is not None else []
+    nodes = list(walk(tree)) if tree is not None else []
     loops = [(n.lineno, n.end_lineno or n.lineno) for n in nodes if isinstance(n, (ast.For, ast.While))]
     for node in sorted((n for n in nodes if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
         for target in node.targets:

@@ -30,7 +30,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -184,7 +184,7 @@ def finish(state: State, world: World) -> list[Finding]:
 def _flags_set(site: Site) -> list[Site]:
     """Lines of the file that set the flag of a module by hand."""
     tree = parsed(site.file)
-    sets = [n for n in ast.walk(tree) if isinstance(n, ast.Assign)] if tree is not None else []
+    sets = [n for n in walk(tree) if isinstance(n, ast.Assign)] if tree is not None else []
     return [
         Site(site.file, node.lineno, "")
         for node in sets

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _orphans
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._phrases import distinct, number, times, way_out
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -199,7 +199,7 @@ def _never_walked(state: State, world: World) -> Iterator[Finding]:
 def _left_off(file: str) -> list[Site]:
     """Lines that switch grad mode off for all that comes: a call by itself, no `with` and no decorator."""
     tree = parsed(file)
-    alone = [n for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)] if tree else []
+    alone = [n for n in walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)] if tree else []
     return [Site(file, n.lineno, "") for n in alone if _SWITCH.search(source_line(file, n.lineno))]
 
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name
+from gradledger.audit._code import last_name, walk
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
@@ -139,7 +139,7 @@ def _switched_in_vain(site: Site) -> list[Site]:
     found = []
     for place in (Frame(site.file, site.line, site.function), *site.callers[:1]):
         inside = enclosing_function(place.file, place.line)
-        for node in ast.walk(inside) if inside is not None else ():
+        for node in walk(inside) if inside is not None else ():
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and last_name(node.value.func) in _MODES:
                 found.append(Site(place.file, node.lineno, place.function))
     return found

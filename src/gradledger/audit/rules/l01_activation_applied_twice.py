@@ -35,7 +35,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import parsed
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -192,7 +192,7 @@ def _layer(event: ActivationFed, world: World) -> tuple[Site, ...]:
 def _named(site: Site, layer: str) -> Site:
     """The line of the statement at `site` that names the layer last (the end of a Sequential over several lines)."""
     tree = parsed(site.file)
-    covering = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and _covers(n, site.line)] if tree else []
+    covering = [n for n in walk(tree) if isinstance(n, ast.stmt) and _covers(n, site.line)] if tree else []
     if not covering:
         return site
     inner = max(covering, key=lambda n: n.lineno)

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _resumes
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
@@ -176,19 +176,19 @@ def _kept_in_training(known: Attribute, name: str) -> Site:
     ...`.  NOWHERE for what forward makes anew, and for a state that it carries on in either mode."""
     file = known.latest.made_site.file or known.made_at.file
     tree = parsed(file) if file else None
-    for test in ast.walk(tree) if tree is not None else ():
+    for test in walk(tree) if tree is not None else ():
         if not isinstance(test, ast.If) or not any(
-            isinstance(n, ast.Attribute) and n.attr == "training" for n in ast.walk(test.test)
+            isinstance(n, ast.Attribute) and n.attr == "training" for n in walk(test.test)
         ):
             continue
-        for node in (n for part in test.body for n in ast.walk(part)):
+        for node in (n for part in test.body for n in walk(part)):
             if isinstance(node, ast.AugAssign) and _is_own(node.target, name):
                 return Site(file, node.lineno, "forward")
             if isinstance(node, ast.Assign) and any(_is_own(t, name) for t in node.targets):
-                if any(_is_own(n, name) for n in ast.walk(node.value)):
+                if any(_is_own(n, name) for n in walk(node.value)):
                     return Site(file, node.lineno, "forward")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _BLENDS:
-                if any(_is_own(n, name) for n in ast.walk(node.func.value)):
+                if any(_is_own(n, name) for n in walk(node.func.value)):
                     return Site(file, node.lineno, "forward")
             if tree is not None and isinstance(node, ast.Call) and _is_own(node.func, last_name(node.func)):
                 called = _methods(tree).get(last_name(node.func))
@@ -206,25 +206,25 @@ def _kept_by_method(known: Attribute, name: str, world: World) -> Site:
     if tree is None or not isinstance(method, ast.FunctionDef) or not _read_in_forward(tree, name):
         return NOWHERE
     info = world.module(known.module)
-    read = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+    read = {n.attr for n in walk(method) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
     line = 0 if read & (info.tensors.keys() | info.children.keys()) else _carries_on(method, name)
     return Site(site.file, line, method.name) if line else NOWHERE
 
 
 def _methods(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    return {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    return {n.name: n for n in walk(tree) if isinstance(n, ast.FunctionDef)}
 
 
 def _carries_on(method: ast.FunctionDef, name: str) -> int:
     """The line where a method assigns `self.<name>` from a value that it carries on: its own, or another."""
     found = 0
     own: set[str] = set()  # carried on from their own values
-    for node in ast.walk(method):
+    for node in walk(method):
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        given = {n.attr for t in targets for n in ast.walk(t) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
-        read = {n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+        given = {n.attr for t in targets for n in walk(t) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
+        read = {n.attr for n in walk(node.value) if isinstance(n, ast.Attribute) and _is_own(n, n.attr)}
         own |= given if isinstance(node, ast.AugAssign) or given & read else set()
         if name in given:
             found = node.lineno if name in own or read & own else 0
@@ -234,9 +234,9 @@ def _carries_on(method: ast.FunctionDef, name: str) -> int:
 def _read_in_forward(tree: ast.Module, name: str) -> bool:
     return any(
         _is_own(n, name)
-        for function in ast.walk(tree)
+        for function in walk(tree)
         if isinstance(function, ast.FunctionDef) and function.name == "forward"
-        for n in ast.walk(function)
+        for n in walk(function)
     )
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name
+from gradledger.audit._code import last_name, walk
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -153,7 +153,7 @@ def finish(state: dict[int, Layer], world: World) -> list[Finding]:
 def _switched_off(mode: Site) -> list[Site]:
     """Lines beside the switch to train mode that put parts back into eval mode: these missed the layer."""
     function = enclosing_function(mode.file, mode.line) if mode.file else None
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    calls = [n for n in walk(function) if isinstance(n, ast.Call)] if function is not None else []
     return [Site(mode.file, c.lineno, mode.function) for c in calls if last_name(c.func) == "eval"][:2]
 
 

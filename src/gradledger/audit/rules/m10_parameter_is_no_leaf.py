@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _no_optimizer
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import assignment_of, calls_at, meanings
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -177,11 +177,11 @@ def _free(state: State, world: World) -> Iterator[Finding]:
 def _used_in_forward(made: Site, name: str) -> bool:
     """Whether the forward of the class around the line reads `self.<name>`; True where the text does not tell."""
     tree = parsed(made.file) if made.file else None
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.ClassDef) and node.lineno <= made.line <= (node.end_lineno or node.lineno):
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
-                    return any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(inner))
+                    return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(inner))
     return True
 
 
@@ -196,7 +196,7 @@ def _refused(world: World) -> Finding | None:
         last_name(n)
         for call in calls_at(frame.file, frame.line)
         for given in (*call.args, *(k.value for k in call.keywords))
-        for n in ast.walk(given)
+        for n in walk(given)
         if isinstance(n, (ast.Name, ast.Attribute))
     )
     made = [(name, node) for name in names if name for node in meanings(frame.file, name) if _made_on(node)]
@@ -220,7 +220,7 @@ def _refused(world: World) -> Finding | None:
 
 def _made_on(node: ast.expr) -> bool:
     """`torch.zeros(3, requires_grad=True).to(device)`, `nn.Parameter(x) * 0.1`: asked for a gradient, and then more."""
-    inner = [n for n in ast.walk(node) if n is not node and isinstance(n, ast.Call)]
+    inner = [n for n in walk(node) if n is not node and isinstance(n, ast.Call)]
     return any(
         last_name(c.func) in ("Parameter", "requires_grad_")
         or any(k.arg == "requires_grad" and getattr(k.value, "value", False) is True for k in c.keywords)

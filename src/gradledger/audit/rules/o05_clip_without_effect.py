@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _iterators, _scales
-from gradledger.audit._code import last_name, parsed
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._cycle import optimizer_word
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, number, times
@@ -341,7 +341,7 @@ def _finding(
 def _hooked(clip: Site) -> list[Site]:
     """Where the function around the clip is made a hook that runs after the step."""
     function, tree = enclosing_function(clip.file, clip.line), parsed(clip.file)
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if function is not None and tree is not None else []
+    calls = [n for n in walk(tree) if isinstance(n, ast.Call)] if function is not None and tree is not None else []
     return [
         Site(clip.file, call.lineno, "")
         for call in calls

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name, lines_calling, parsed
+from gradledger.audit._code import last_name, lines_calling, parsed, walk
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -79,7 +79,7 @@ def _restores(site: Site) -> list[Site]:
     the line."""
     for place in (site, *(Site(f.file, f.line, f.function) for f in site.callers)):
         tree = parsed(place.file) if place.file else None
-        for node in ast.walk(tree) if tree is not None else ():
+        for node in walk(tree) if tree is not None else ():
             if not isinstance(node, ast.ClassDef) or not any(last_name(base) == "Function" for base in node.bases):
                 continue
             within = node.lineno, node.end_lineno or node.lineno
