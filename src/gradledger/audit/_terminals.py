@@ -250,6 +250,30 @@ def kept_unread(file: str) -> tuple[str, int, int] | None:
     return name, line, _summed_in(tree, line)
 
 
+def given_unread(file: str) -> tuple[str, int, list[int]] | None:
+    """A flag that a function which stores a transition is given and never reads: its name, the line of the function,
+    and those that make what is stored."""
+    tree = parsed(file)
+    for function in walk(tree) if tree is not None else ():
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        read = {n.id for n in walk(function) if isinstance(n, ast.Name)}
+        given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        flags = [a.arg for a in given if len(a.arg) > 1 and FLAG.match(a.arg) and a.arg not in read]
+        kept = [
+            n for n in walk(function) if _is_store(n) for p in walk(n) if isinstance(p, ast.Tuple) and len(p.elts) > 3
+        ]
+        if flags and kept:
+            names = {n.id for n in walk(kept[0]) if isinstance(n, ast.Name)}
+            made = [
+                n.lineno
+                for n in walk(function)
+                if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in names for t in n.targets)
+            ]
+            return flags[0], function.lineno, [*made, kept[0].lineno]  # type: ignore[attr-defined]
+    return None
+
+
 def _summed_in(tree: ast.Module, line: int) -> int:
     classes = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)]
     for node in walk(classes[-1]) if classes else ():

@@ -17,7 +17,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
   this loop is given such a flag and never reads it;
 - when a mask does, but it is zero nearly everywhere and the code does not negate the flag of the end (or negates
   `not_done`): only terminal states bootstrap;
-- when it is zero nowhere, while a flag that the memory keeps is read by no one;
+- when it is zero nowhere, while a flag that the memory keeps is read by no one, or the function that stores transitions
+  is given one that it never reads;
 - when it is a running product of flags over the rows of the batch, in place of the steps of time;
 - when a loop back through time reads `done[t]` beside `value[t + 1]`, although the flag of the last step is another
   variable: flags that were kept before the step belong to `t + 1`;
@@ -329,7 +330,15 @@ def _never_zero(event: Comparison, operand: Operand, of: int) -> Finding | None:
     site = operand.site
     kept = _terminals.kept_unread(site.file)
     if kept is None:
-        return None
+        given = _terminals.given_unread(site.file)
+        if given is None:
+            return None
+        flag, line, made = given
+        message = (
+            f"the factor of the bootstrapped value was 0 in none of {of:,} transitions, and `{flag}`, which the "
+            f"function that stores them is given (line {line}), is never read: values run on through terminal states."
+        )
+        return _found(event, operand, made[0], (line, *made[1:4], site.line), message, f"store 0 where `{flag}`")
     name, line, reader = kept
     return Finding(
         "R1",
