@@ -98,8 +98,13 @@ class _Probe:
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """A target says how many classes there are: clusters may be classes."""
-        if op.name in LOSSES and len(args) > 1 and isinstance(args[1], torch.Tensor) and args[1].dim():
-            target = args[1]
+        if op.name not in LOSSES and not (op.name in ("sub", "rsub") and results[0].graph and not op.in_forward):
+            return
+        sides = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.dim()]
+        target = sides[-1] if len(sides) == 2 and sides[-1] is args[1] else None
+        if target is not None and target.requires_grad and op.name not in LOSSES:
+            target = sides[0]  # `target - answer`
+        if target is not None:
             if target.requires_grad or target.numel() > 65_536 or target.is_complex() or not readable(target):
                 return
             self.judged = True
