@@ -234,8 +234,11 @@ class _Probe:
                 self._pend(op, result, "input", found[0], 0, 1)
 
     def _of_rows(self, found: tuple[Value, int], used: int, other: int) -> bool:
-        """Whether weights [B, K], normalised over the batch, are summed over K with values [B, K, ...]."""
+        """Whether weights [B, K], normalised over the batch, are summed over K with values [B, K, ...]; [B, K, 1] are
+        such weights, too."""
         values, shape = self.trace.values.get(other), found[0].shape
+        while len(shape) > 2 and shape[-1] == 1:
+            shape = shape[:-1]
         if values is None or found[1] != 0 or used != 1 or len(shape) != 2:
             return False
         return min(shape) > 1 and values.shape[:2] == shape
