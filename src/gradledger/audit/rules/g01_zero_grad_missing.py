@@ -37,8 +37,8 @@ from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, OracleExplained
-from gradledger.core.site import NOWHERE
+from gradledger.core.events import Event, ExhaustedIterator, OracleExplained
+from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
     "G1",
@@ -46,15 +46,20 @@ RULE = Rule(
     "gradient lifecycle",
     "Gradients that a step has used are still in .grad at the next step, and nothing clears them.",
 )
-LISTENS = tuple(dict.fromkeys((*_stale.LISTENS, *_by_hand.LISTENS)))
+LISTENS = tuple(dict.fromkeys((*_stale.LISTENS, *_by_hand.LISTENS, ExhaustedIterator)))
+
+
+KEPT = 64  # functions with an iterator that is used up
 
 
 @dataclass(slots=True)
 class State:
-    """`watched`: by optimizer; `by_hand`: of a program that has none."""
+    """`watched`: by optimizer; `by_hand`: of a program that has none; `exhausted`: where iterators were made that are
+    used up, by function: a clear that walks one walks nothing."""
 
     watched: _stale.State = field(default_factory=dict)
     by_hand: _by_hand.State = field(default_factory=_by_hand.State)
+    exhausted: dict[tuple[str, str], Site] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -62,6 +67,10 @@ def init() -> State:
 
 
 def update(state: State, event: Event, world: World) -> None:
+    if isinstance(event, ExhaustedIterator):
+        if len(state.exhausted) < KEPT and event.made_site.file:
+            state.exhausted.setdefault((event.site.file, event.function), event.made_site)
+        return
     _stale.update(state.watched, event, world)
     _by_hand.update(state.by_hand, event, world)
 
@@ -78,6 +87,8 @@ def finish(state: State, world: World) -> list[Finding]:
         whole = len(watched.tensors) >= len(optimizer.tensors)
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
         clear = elsewhere[0].site if elsewhere else NOWHERE
+        used_up = state.exhausted.get((site.file, site.function))
+        made = () if used_up is None else (used_up,)
         only = f" here (line {clear.line} does it for another part)" if clear.file else ""
         finding = Finding(
             "G1",
@@ -87,7 +98,7 @@ def finish(state: State, world: World) -> list[Finding]:
             f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
             f"up to {watched.multiple} reverse passes at once.",
             f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
-            related=distinct(site, (watched.step_site, optimizer.site)),
+            related=distinct(site, (watched.step_site, optimizer.site, *made)),
             evidence={
                 "steps": watched.steps,
                 "stale_steps": watched.stale,

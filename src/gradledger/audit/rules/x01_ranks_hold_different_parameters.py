@@ -45,6 +45,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (RankParameters,)
 KEPT = 2000
+_WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
 _SEEDS = frozenset({"manual_seed", "seed_everything", "set_seed"})
 
 
@@ -115,8 +116,10 @@ def _compare(a: RankParameters, b: RankParameters, step: int) -> Finding | None:
 
 
 def _seeds(built: Site) -> list[Site]:
-    """Lines that seed, in the file that builds the optimizer: models of several ranks begin alike by one seed."""
-    return [Site(built.file, line, "") for line in lines_calling(built.file, _SEEDS)[:4]]
+    """Lines that seed, in the file that builds the optimizer: models of several ranks begin alike by one seed.  And
+    those that wrap the model, after which each rank writes for itself."""
+    lines = [*lines_calling(built.file, _SEEDS)[:4], *lines_calling(built.file, _WRAPPERS)[:2]]
+    return [Site(built.file, line, "") for line in lines]
 
 
 def not_checked(state: State, world: World) -> str | None:
