@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from gradledger.audit._code import last_name, lines_calling, parsed, walk
 from gradledger.audit._evaluation import evaluates
@@ -14,6 +15,9 @@ _SPLITS = frozenset(
     {"randperm", "permutation", "shuffle", "train_test_split", "random_split", "sample", "choice", "KFold"}
 )
 _FITS = frozenset({"fit", "fit_transform", "mean", "std", "var", "min", "max", "amin", "amax", "nanmean", "nanstd"})
+_ENCODES = re.compile(
+    r"encod|group_?by|bincount|per_(group|category)|by_(group|category)|target_?mean|mean_?target|^fit"
+)
 REACH = 40  # lines above
 
 
@@ -36,6 +40,18 @@ def lines_that_fit(site: Site) -> list[Site]:
         for line in lines_calling(site.file, _FITS, (function.lineno, function.end_lineno or function.lineno))
     ]
     return _lines(site, _FITS) or [Site(site.file, line, "") for line in inside]
+
+
+def lines_that_encode(site: Site) -> list[Site]:
+    """Lines of the file that replace categories by numbers made from targets, as their callers name it."""
+    tree = parsed(site.file)
+    found = set()
+    for node in walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and len(node.args) > 1 and _ENCODES.search(last_name(node.func)):
+            inside = enclosing_function(site.file, node.lineno)
+            if inside is None or not _ENCODES.search(getattr(inside, "name", "")):
+                found.add(node.lineno)
+    return [Site(site.file, line, "") for line in sorted(found)][:4]
 
 
 def _lines(site: Site, names: frozenset[str]) -> list[Site]:

@@ -17,6 +17,9 @@ their numbers, among them those of a split that is drawn anew for each part.  Tr
 the text: fitted on a table that is parted afterwards.  So are running statistics of the program's own, which a method
 takes up unless it is told not to: an evaluation that ran calls it without telling, and training calls it, too.
 
+A column that is the mean target of a category (target encoding, plain or drawn towards a prior) is told by its values:
+it gives the sums of the targets of all rows exactly, those held out among them, and not the sums of those trained on.
+
 A loader that is named for validation counts when an optimizer steps through whole passes over it, as over another one,
 and nothing is asked there without a graph.
 
@@ -41,7 +44,7 @@ from gradledger.audit._fits import fitted_before_split
 from gradledger.audit._own_statistics import moved_by_evaluation
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
-from gradledger.audit._splits import is_held_out, lines_that_fit, lines_that_split
+from gradledger.audit._splits import is_held_out, lines_that_encode, lines_that_fit, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import LoaderInfo, World
 from gradledger.core.events import Event, FittedOnAll, LoaderEpoch, ModuleCalled, RowsMet, RowsShared, Step
@@ -97,17 +100,24 @@ def finish(state: State, world: World) -> list[Finding]:
     for event in state.fitted.values():
         if event.trained or not is_held_out(event.part_site, event.evaluated):
             continue
-        lines = [event.site] if event.site.file else lines_that_fit(event.part_site)
+        encoded = event.op.startswith("encoded")
+        named = lines_that_encode(event.part_site) if encoded else []
+        lines = [event.site] if event.site.file else named or lines_that_fit(event.part_site)
         site, *others = lines or [event.part_site]
         by = f"the `{event.op}` is taken over" if event.site.file else f"the inputs are {event.op} over"
+        after = (
+            "so that they hold the answers that are asked for."
+            if encoded
+            else "and scales what is trained on and what is validated."
+        )
         found.append(
             Finding(
                 "D8",
                 "error",
                 site,
                 f"{by} {event.rows} rows, with {event.shared:.0%} of the {event.held} rows that are held out among "
-                "them, and scales what is trained on and what is validated.",
-                "split first, and fit on the training rows only: x[train].mean(0)",
+                f"them, {after}",
+                "split first, and fit on the training rows only" + ("" if encoded else ": x[train].mean(0)"),
                 related=distinct(
                     site, (*others[:3], event.part_site, *(Site(f.file, f.line, f.function) for f in site.callers[:2]))
                 ),
