@@ -337,6 +337,22 @@ def lines_calling(file: str, names: frozenset[str], within: tuple[int, int] | No
     return sorted(line for line in lines if within is None or within[0] <= line <= within[1])
 
 
+def mentions(file: str, word: str) -> int:
+    """How often a file says a word as a string: the key of an entry, one of a list of names."""
+    tree = parsed(file) if file else None
+    return sum(isinstance(n, ast.Constant) and n.value == word for n in (walk(tree) if tree is not None else ()))
+
+
+def is_computed_with(file: str, name: str) -> bool:
+    """Whether a variable or attribute of this name is multiplied, divided or a power somewhere: `self.step / 100`."""
+    tree = parsed(file) if file else None
+    nodes = walk(tree) if tree is not None else ()
+    told = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in walk(node)}
+    products = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Mult, ast.Div, ast.Pow))]
+    sides = [side for n in products if id(n) not in told for side in (n.left, n.right)]
+    return any(isinstance(s, (ast.Name, ast.Attribute)) and last_name(s) == name for s in sides)
+
+
 def lines_asking(file: str, name: str) -> list[int]:
     """Lines that read an entry of this name: `checkpoint["epoch"]`, `checkpoint.get("epoch", 0)`."""
     tree = parsed(file) if file else None

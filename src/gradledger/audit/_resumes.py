@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import lines_asking
+from gradledger.audit._code import is_computed_with, lines_asking, mentions
 from gradledger.audit._records import CopyLink, OptimizerInfo, SchedulerInfo
 from gradledger.audit._source import source_lines
 from gradledger.audit.world import World
@@ -132,6 +132,13 @@ def counted_anew(state: Resumes) -> Iterator[tuple[Load, str, FileTouched, Site]
             near = [line for line in lines if line >= load.read_at.line]
             if lines and not name.startswith("batch"):
                 yield load, name, load.written, Site(load.read_at.file, (near or lines)[0], load.read_at.function)
+
+
+def left_in_file(load: Load) -> Iterator[tuple[str, int]]:
+    """(name, number) of counts that a file held, that nothing asks it for, and that the program computes with."""
+    for name, number in load.counts.items():
+        if number > 0 and mentions(load.read_at.file, name) == 1 and is_computed_with(load.read_at.file, name):
+            yield name, number
 
 
 def begun_anew(state: Resumes, world: World) -> Iterator[tuple[Load, OptimizerInfo]]:

@@ -16,7 +16,8 @@ on: the file, or one read with it, holds a counter or an optimizer's state, or t
 the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
-state comes back, and the next file that is written says less: the loop counts from the start.
+state comes back, and the next file that is written says less: the loop counts from the start.  Or when the file holds
+a count that the program computes with, and nowhere says its name again.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
@@ -88,7 +89,9 @@ def finish(state: Resumes, world: World) -> list[Finding]:
                     optimizer.short_cls,
                 )
             )
-        elif "scheduler" not in load.held:
+            continue
+        found += [_left(load, count, number, world) for count, number in _resumes.left_in_file(load)][:1]
+        if "scheduler" not in load.held:
             for scheduler in _resumes.schedulers_begun(state, load, optimizer, world):
                 if _resumes.scheduler_twin(scheduler, load, world) is not None:
                     found.append(
@@ -106,6 +109,23 @@ def finish(state: Resumes, world: World) -> list[Finding]:
         if _resumes.means_to_resume(load, world):
             found += [_average(load, link, world) for link in _resumes.averages_begun(state, load, world)]
     return found + [_counted(*one, world) for one in _resumes.counted_anew(state)]
+
+
+def _left(load: Load, count: str, number: int, world: World) -> Finding:
+    name = world.module_name(load.event.ident)
+    return Finding(
+        "C1",
+        "error",
+        load.event.site,
+        f"`{name}` and its optimizer go on from a file, which holds {count} {number}, too, and nothing reads it there: "
+        f"what the program computes with `{count}` begins anew.",
+        f"restore it beside the others: ... = checkpoint[{count!r}]",
+        related=distinct(load.event.site, (load.read_at,)),
+        evidence={"file_holds": sorted(load.held), "count": count, "number": number},
+        confidence="likely",
+        subject=name,
+        iteration=load.event.iteration,
+    )
 
 
 def _counted(load: Load, count: str, written: FileTouched, site: Site, world: World) -> Finding:
