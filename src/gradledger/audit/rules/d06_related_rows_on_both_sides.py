@@ -34,6 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit import _met
+from gradledger.audit._code import lines_calling
 from gradledger.audit._phrases import distinct
 from gradledger.audit._splits import is_held_out, lines_that_split
 from gradledger.audit.rule import Finding, Rule
@@ -84,16 +85,19 @@ def finish(state: State, world: World) -> list[Finding]:
             "runs": f"the {event.rows} rows are {event.groups} recordings, one after the other",
             "windows": f"the {event.rows} items are overlapping windows that hold the very same numbers",
         }[event.how]
-        callers = (Site(f.file, f.line, f.function) for f in event.site.callers[:1])
+        callers = [Site(f.file, f.line, f.function) for f in event.site.callers[:1]]
+        # a helper that cuts several parts is asked for the one held out by its caller
+        asked = lines_calling(event.site.file, frozenset({event.site.function})) if callers else []
+        site = callers[0] if len(asked) > 1 else event.site
         found.append(
             Finding(
                 "D6",
                 "error",
-                event.site,
+                site,
                 f"{what}, and {event.shared:.0%} of the {event.held} rows held out have relatives among those trained "
                 f"on: the score measures memory, not what happens on new data.",
                 "split by group: draw whole recordings (people, scenes), then take all their rows",
-                related=distinct(event.site, (*lines_that_split(event.site)[:3], *callers, event.train_site)),
+                related=distinct(site, (*lines_that_split(event.site)[:3], event.site, *callers, event.train_site)),
                 evidence={
                     "how": event.how,
                     "groups": event.groups,

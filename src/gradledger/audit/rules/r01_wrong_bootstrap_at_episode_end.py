@@ -338,7 +338,8 @@ def _never_zero(event: Comparison, operand: Operand, of: int) -> Finding | None:
             f"the factor of the bootstrapped value was 0 in none of {of:,} transitions, and `{flag}`, which the "
             f"function that stores them is given (line {line}), is never read: values run on through terminal states."
         )
-        return _found(event, operand, made[0], (line, *made[1:4], site.line), message, f"store 0 where `{flag}`")
+        *_, factor, stored = made if len(made) > 1 else (line, *made)
+        return _found(event, operand, factor, (line, stored, site.line), message, f"store 0 where `{flag}`")
     name, line, reader = kept
     return Finding(
         "R1",

@@ -32,6 +32,8 @@ CATEGORIES = 12  # with two rows or more, some of them held out
 NEAR, EXACT = 1e-2, 1e-4  # error of a sum, as a share of how sums differ
 EXACTLY, BY_CHANCE = 0.5, 0.35  # of the categories: over all rows, over those trained on alone
 DRAWS = 200
+SIZES = 3  # of categories: equal ones are the lines of a grid, whose sums may well be a plain function of the column
+FLAT = 1e-3
 
 _Key = tuple[int, int]
 _Rows = dict[bytes, tuple[Any, float]]
@@ -140,7 +142,7 @@ def _encodes(column: Any, targets: Any, held: Any) -> bool:
         return False
     counts = np.bincount(which)
     shared = (counts > 1) & (np.bincount(which, weights=held) > 0) & (np.bincount(which, weights=~held) > 0)
-    if shared.sum() < CATEGORIES:
+    if shared.sum() < CATEGORIES or len(np.unique(counts[shared])) < SIZES:
         return False
     level = levels[shared]
 
@@ -157,7 +159,9 @@ def _exact(parts: Any, total: Any) -> float:
     """The share of categories in which one and the same a, b, c, d give the sum.  (Categories with one column between
     them, by equal sums and numbers, count as one, and may lie beside it.)"""
     draws, best = np.random.Generator(np.random.PCG64(1)), 0.0
-    spread = max(float(total.std()), 1e-12)
+    spread = float(total.std())
+    if spread < FLAT * float(np.abs(total).mean()):
+        return 0.0
     for _ in range(DRAWS):
         some = draws.choice(len(parts), 6, replace=False)
         for slack in (NEAR, EXACT):  # a few first, then all that fit them
