@@ -154,7 +154,12 @@ def runs(
             future.cancel()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def _id(case: Case) -> str:
+    """Without "::", by which pytest-xdist would take the rest for a test of another file, and run every case again."""
+    return str(case).replace("::", ":")
+
+
+@pytest.mark.parametrize("case", CASES, ids=_id)
 def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], Future[Ran], Path]]) -> None:
     bare, watched, report = runs[case]
     alone, under_watch = bare.result(), watched.result()
@@ -170,7 +175,7 @@ def test_a_program_cannot_tell(case: Case, runs: dict[Case, tuple[Future[Ran], F
         assert told["exit_code"] == (case.exit_code if case.told is None else case.told)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if str(case) in WITH_ORACLE], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if str(case) in WITH_ORACLE], ids=_id)
 def test_nor_when_gradients_are_computed_again(
     case: Case, runs: dict[Case, tuple[Future[Ran], Future[Ran], Path]], tmp_path: Path
 ) -> None:
