@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from gradledger.ledger._naming import VIEWS
 from gradledger.ledger._operations import Call
 from gradledger.ledger._trace import Trace
 
@@ -18,7 +19,18 @@ Given = TypeVar("Given")
 
 WAITS = 4  # iterations in which an answer may still become a target
 KEPT = 256
+VIEWED = 4  # times, between an answer and its loss
 VISITS = 4000  # values below a root
+
+
+def call_behind(trace: Trace, token: int) -> Call | None:
+    """The module call whose output a value is, perhaps seen in another shape."""
+    answer = trace.values.get(token)
+    for _ in range(VIEWED):
+        if answer is None or answer.call is not None or answer.op is None or answer.op.name not in VIEWS:
+            break
+        answer = trace.values.get(answer.op.ins[0])
+    return answer.call if answer is not None else None
 
 
 class Answers(Generic[Given]):

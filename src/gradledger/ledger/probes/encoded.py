@@ -16,7 +16,8 @@ import torch
 
 from gradledger.core.events import FittedOnAll
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger._naming import LOSSES, VIEWS
+from gradledger.ledger._answers import call_behind
+from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
 from gradledger.ledger._patch import Undo, together
@@ -26,7 +27,6 @@ ROWS = 4000  # of one module, on either side
 MODULES = 4
 WIDEST = 64
 OPEN = 64  # calls whose loss is not known yet
-VIEWED = 4  # times, between an answer and its loss
 HELD = 20  # rows, at least
 CATEGORIES = 12  # with two rows or more, some of them held out
 NEAR, EXACT = 1e-2, 1e-4  # error of a sum, as a share of how sums differ
@@ -80,12 +80,8 @@ class _Probe:
         target = args[1]
         if not isinstance(target, torch.Tensor) or target.requires_grad or not target.dim():
             return
-        answer = self.session.trace.values.get(op.ins[0])
-        for _ in range(VIEWED):
-            if answer is None or answer.call is not None or answer.op is None or answer.op.name not in VIEWS:
-                break
-            answer = self.session.trace.values.get(answer.op.ins[0])
-        known = self.open.get(answer.call.number) if answer is not None and answer.call is not None else None
+        call = call_behind(self.session.trace, op.ins[0])
+        known = self.open.get(call.number) if call is not None else None
         values = array_of(target) if known is not None else None
         if known is None or values is None or values.size != len(known[2]) or known[3]:
             return

@@ -15,8 +15,8 @@ import torch
 
 from gradledger.core.events import RowsMet
 from gradledger.core.site import Site
-from gradledger.ledger._answers import Answers
-from gradledger.ledger._naming import LOSSES, VIEWS
+from gradledger.ledger._answers import Answers, call_behind
+from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
 from gradledger.ledger._patch import Undo, together
@@ -26,7 +26,6 @@ from gradledger.ledger.probes.met import LEAST, keys_of
 PAIRS = 20_000  # of one module
 MODULES, PLACES = 4, 6
 ROWS = 4000  # of one call
-VIEWED = 4  # times, between an answer and its loss
 ALIKE = 0.95  # of the pairs that were trained on both ways have one target
 VARIED = 0.7  # of any two pairs, at most, have the same target
 CHANCE = 2.0
@@ -86,12 +85,8 @@ class _Probe:
         target = args[1]
         if not isinstance(target, torch.Tensor) or target.requires_grad or not target.dim():
             return
-        answer = self.session.trace.values.get(op.ins[0])
-        for _ in range(VIEWED):
-            if answer is None or answer.call is not None or answer.op is None or answer.op.name not in VIEWS:
-                break
-            answer = self.session.trace.values.get(answer.op.ins[0])
-        known = self.open.get(answer.call.number) if answer is not None and answer.call is not None else None
+        call = call_behind(self.session.trace, op.ins[0])
+        known = self.open.get(call.number) if call is not None else None
         values = array_of(target) if known is not None else None
         if known is not None and values is not None and len(values) == len(known[1]) and not known[2]:
             known[2].extend(row.tobytes() for row in values)

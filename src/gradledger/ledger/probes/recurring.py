@@ -19,8 +19,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradledger.core.events import BatchesCompared
 from gradledger.core.site import Site
+from gradledger.ledger._answers import call_behind
 from gradledger.ledger._counts import CLASS_LOSSES
-from gradledger.ledger._naming import VIEWS
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
@@ -29,7 +29,6 @@ from gradledger.ledger.probes.batches import LEAST_ROWS, ORDERED, Item, columns
 LINES = 16
 LOOKS = 400  # at one line
 AGAIN = 4  # batches that came again
-VIEWED = 4  # times, between an answer and its loss
 LEAST = 8  # different ones before
 WALK = 0.5  # squared distance of neighbours, as a share of that of any two: 1 in random order
 
@@ -109,12 +108,7 @@ class _Probe:
         """A loss of classes: what it compares the answers to a new batch with."""
         if op.name not in CLASS_LOSSES or len(args) < 2 or not isinstance(args[1], torch.Tensor) or args[1].dim() != 1:
             return
-        answer = self.session.trace.values.get(op.ins[0])
-        for _ in range(VIEWED):
-            if answer is None or answer.call is not None or answer.op is None or answer.op.name not in VIEWS:
-                break
-            answer = self.session.trace.values.get(answer.op.ins[0])
-        call = answer.call if answer is not None else None
+        call = call_behind(self.session.trace, op.ins[0])
         seen = self.lines.get((call.site.key(), call.module)) if call is not None else None
         if seen is not None and seen.new and not seen.told and (found := columns(args[1])) is not None:
             seen.new = False
