@@ -47,6 +47,11 @@ def walk(node: ast.AST) -> tuple[ast.AST, ...]:
     return found
 
 
+def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    """All arguments of a function that have a name of their own, in order."""
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package: written for many programs, and none that its user edits."""
     return "site-packages" in file or "dist-packages" in file

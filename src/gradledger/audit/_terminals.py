@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._code import arguments, last_name, parsed, walk
 
 FLAG = re.compile(
     r"(b_|batch_|mb_)?(dones?|d|terminals?|terminated|terminations?|is_terminal|is_done|not_?dones?|non_?terminal|ended"
@@ -52,7 +52,7 @@ def unused_flag(file: str, line: int) -> tuple[str, int] | None:
     stepped = _stepped(scope)
     given: dict[str, int] = {}
     if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
+        for argument in arguments(scope):
             given[argument.arg] = argument.lineno
     read: set[str] = set()
     # `s, a, r, d = batch.s, batch.a, batch.r, batch.done` gives the flag a name, and does not use it yet
@@ -258,8 +258,7 @@ def given_unread(file: str) -> tuple[str, int, list[int]] | None:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         read = {n.id for n in walk(function) if isinstance(n, ast.Name)}
-        given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        flags = [a.arg for a in given if len(a.arg) > 1 and FLAG.match(a.arg) and a.arg not in read]
+        flags = [a.arg for a in arguments(function) if len(a.arg) > 1 and FLAG.match(a.arg) and a.arg not in read]
         kept = [
             n for n in walk(function) if _is_store(n) for p in walk(n) if isinstance(p, ast.Tuple) and len(p.elts) > 3
         ]

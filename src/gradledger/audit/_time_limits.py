@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradledger.audit._clocks import gives_clock
-from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._code import arguments, last_name, parsed, walk
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._terminals import FLAG, OPPOSITE, STORES
 
@@ -147,7 +147,7 @@ def written_always(file: str) -> Always | None:
     for function in walk(tree) if tree is not None else ():
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        names = [a.arg for a in arguments(function)]
         nodes = list(walk(function))
         read = {n.id for n in nodes if isinstance(n, ast.Name)}
         flags = [n for n in names if n not in read and (FLAG.match(n) or _LIMIT.search(n)) and not OPPOSITE.match(n)]

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _iterators, _members, _partial, _patterns
+from gradledger.audit._code import is_installed
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -115,7 +116,7 @@ def _patterns_without_match(state: State, world: World) -> Iterator[Finding]:
         loop = _patterns.flag_loop(walk.site) if walk.given else None
         for statement in loop.statements if loop is not None else ():
             values = walk.flags.get(statement.line, set())
-            if not statement.sure or not _failed(statement, values) or _of_a_library(walk.site):
+            if not statement.sure or not _failed(statement, values) or is_installed(walk.site.file):
                 continue
             site = Site(walk.site.file, statement.test_line, walk.site.function, callers=walk.site.callers)
             names = _names(walk.module, world)
@@ -145,7 +146,7 @@ def _one_of_a_list(state: State, world: World) -> Iterator[Finding]:
     told: set[Place] = set()
     for walk in state.walks.values():
         loop = _patterns.flag_loop(walk.site)
-        if not walk.given or not walk.flags or _of_a_library(walk.site) or loop is None:
+        if not walk.given or not walk.flags or is_installed(walk.site.file) or loop is None:
             continue
         root = world.module_name(walk.module)
         names = [world.name(t).removeprefix(f"{root}.") for t in world.tensors_of(walk.module)]
@@ -176,7 +177,7 @@ def _one_of_a_list(state: State, world: World) -> Iterator[Finding]:
 def _names_of_modules(state: State, world: World) -> Iterator[Finding]:
     told: set[Place] = set()
     for walk in state.walks.values():
-        if not walk.given or _of_a_library(walk.site):
+        if not walk.given or is_installed(walk.site.file):
             continue
         root = world.module_name(walk.module)
         names = [world.name(t).removeprefix(f"{root}.") for t in world.tensors_of(walk.module)]
@@ -211,7 +212,7 @@ def _no_child_chosen(state: State, world: World) -> Iterator[Finding]:
         ):
             ran.setdefault(file, set()).add(line)
     for file, lines in ran.items():
-        for site, loop in _patterns.child_loops(file, lines) if file and not _of_a_library(Site(file, 0, "")) else ():
+        for site, loop in _patterns.child_loops(file, lines) if file and not is_installed(file) else ():
             for statement in loop.statements:
                 set_there = any(f == file and line == statement.line for f, line, _ in state.flagged)
                 if not statement.sure or statement.by_value or set_there:
@@ -231,11 +232,6 @@ def _no_child_chosen(state: State, world: World) -> Iterator[Finding]:
                 )
 
 
-def _of_a_library(site: Site) -> bool:
-    """Code made for many models may well ask for names that this one does not have."""
-    return "site-packages" in site.file or "dist-packages" in site.file
-
-
 def _failed(statement: _patterns.FlagStatement, values: set[bool]) -> bool:
     if statement.by_value:
         return values == {statement.negated}
@@ -249,7 +245,7 @@ def _used_up(state: State, world: World) -> Iterator[Finding]:
             if "requires_grad" in use.writes and not _ran(state, use, caller.line):
                 made = next((s for s in (event.made_site, _iterators.made_at(caller, world)) if s.file), caller)
                 yield _nothing_walked(event.name, made, use, (caller,), event.iteration)
-    for found in _iterators.used_up(world, [w.site for w in state.walks.values() if not _of_a_library(w.site)]):
+    for found in _iterators.used_up(world, [w.site for w in state.walks.values() if not is_installed(w.site.file)]):
         use = found.use
         inside = use.site.line if use.site.key() != use.loop.key() else 0
         if "requires_grad" in use.writes and not found.repeated and not _ran(state, use, inside):
