@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from pathlib import Path
 
 from hypothesis import settings
 
@@ -17,6 +18,9 @@ from hypothesis import settings
 settings.register_profile("same", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+started = str(Path(__file__).parent / "started")  # what every Python process that a test starts loads first
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (started, os.environ.get("PYTHONPATH"))))
 
 if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
     signal.signal(signal.SIGINT, signal.default_int_handler)

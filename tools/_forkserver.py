@@ -6,6 +6,7 @@ small scripts is nearly all of the time.  The parent never runs a script and sta
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -60,7 +61,9 @@ def preload() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
-    import numpy.ma  # noqa: F401
+    for name in ("numpy.ma", "gymnasium", "sklearn.decomposition", "sklearn.metrics", "sklearn.model_selection"):
+        with contextlib.suppress(ImportError):  # of the development tools, and of a few scripts: seconds each time
+            importlib.import_module(name)
     import torch
     import torch._dynamo  # the first optimizer of any program imports it, which takes seconds
     import torch.utils.data

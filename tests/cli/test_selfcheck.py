@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +44,11 @@ if "gradledger.watch" in sys.modules:
 
 
 def run(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """As a user starts it: the collector is asked at the end what is still there."""
     return subprocess.run(
         [sys.executable, "-m", "gradledger", "audit", "--selfcheck", *words],
         cwd=folder,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         input=stdin,
         capture_output=True,
         text=True,

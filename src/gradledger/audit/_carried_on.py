@@ -19,6 +19,7 @@ from gradledger.core.events import NotPutBack
 _RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
 _ANEW = frozenset({"copy_", "zero_", "fill_"})
 _SAYS = frozenset({"print", "log", "info", "debug", "append", "len", "format", "write", "dict", "list", "tuple"})
+_GIVEN = frozenset({"functional_call", "load_state_dict", "vector_to_parameters"})  # a network runs on it
 _SAME = frozenset({"int", "float", "round", "abs", "max", "min", "detach", "clone", "item"})
 BARE, MIXED = 1, 2  # the value itself; something computed with it
 
@@ -201,6 +202,8 @@ class _Method:
             if self._is_it(node.target):
                 self._carry(node.lineno, node.value)
             self._rate(node.target, node.value)
+        elif isinstance(node, ast.Call) and last_name(node.func) in _GIVEN:
+            self.use.felt |= any(self.of(part) for part in node.args)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr.endswith("_") and not node.func.attr.startswith("_"):
                 self._in_place(node, node.func)

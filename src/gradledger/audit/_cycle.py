@@ -13,7 +13,13 @@ Path = tuple[tuple[str, int], ...]
 
 _STEP = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.step\(\s*([A-Za-z_][\w.\[\]\"']*)?")
 _ASSIGNED = re.compile(r"((?:self\.)?[A-Za-z_]\w*)\s*(?::[^=]+)?=(?!=)")
+_COMMENT = re.compile(r"""\s+#[^'"]*$""")
 _BACKWARD = re.compile(r"([A-Za-z_][\w.\[\]\"']*)\.backward\(")
+
+
+def written(site: Site, world: World) -> str:
+    """What the program says on a line, without the comment behind it."""
+    return _COMMENT.sub("", world.source(site))
 
 
 def path_of(site: Site) -> Path:
@@ -50,7 +56,7 @@ def of_steps(looked_at: int, optimizer: int, world: World) -> str:
 
 def clear_word(clear: Site, world: World) -> str:
     """The clear as the program writes it; "zero_grad()" when the line is not known."""
-    source = world.source(clear)
+    source = written(clear, world)
     return source if source and len(source) <= 60 else "zero_grad()"
 
 

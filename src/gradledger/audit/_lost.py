@@ -48,7 +48,7 @@ class Loss:
 class Case:
     """One kind of loss: `empty` says whether the step then ran on nothing.  `seen`: steps before which it happened;
     `looked_at`: those in watched iterations, where reads would have been seen; `forward_between`: a forward pass lay
-    between clear and step."""
+    between clear and step; `idle`: neither the step nor the program has moved a parameter."""
 
     loss: Loss
     step: ev.Step
@@ -57,6 +57,7 @@ class Case:
     seen: int = 0
     looked_at: int = 0
     forward_between: int = 0
+    idle: int = 0
     lost: int = 0
     last_index: int = -10
     streak: int = 0
@@ -162,7 +163,6 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
             continue
         if dropped.read:
             _inspect(state, backward)
-            continue
         if dropped.consumed:
             continue
         for ident, optimizer in world.optimizers.items():
@@ -227,6 +227,7 @@ def _decide(state: State, one: _Undecided, world: World) -> None:
     case.lost += len(lost)
     case.looked_at += any(loss.detailed for loss in lost)
     case.forward_between += one.forward_between
+    case.idle += one.empty and not any(life.moved or life.grad != "none" for life in one.step.lives)
     case.streak = case.streak + 1 if one.step.index == case.last_index + 1 else 1
     case.longest = max(case.longest, case.streak)
     case.streaks += case.streak == 1
@@ -242,8 +243,9 @@ def cases(state: State, world: World) -> list[tuple[int, Watched, Case]]:
     found = []
     for ident, watched in state.optimizers.items():
         for (_, fill, _), case in watched.cases.items():
-            if fill in state.inspected or not case.looked_at:
-                continue
+            idle = case.idle == case.seen and 2 * case.seen >= watched.steps
+            if not case.looked_at or (fill in state.inspected and not idle):
+                continue  # what is read may be put to use; where no parameter moves, it was not
             often = case.seen >= 3 and 2 * case.seen >= watched.steps
             if _in_a_row(case) or often or _every_so_many(case) or _short(case, watched):
                 found.append((ident, watched, case))

@@ -272,11 +272,6 @@ def made_at(module: int, world: World) -> Site:
     return site if site.file else world.module(world.root(module)).site
 
 
-def outer(site: Site) -> tuple[Site, ...]:
-    """The line that called the function in which `site` lies."""
-    return tuple(Site(f.file, f.line, f.function) for f in site.callers[:1])
-
-
 def sites(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:
     """Other lines that belong to a finding at `site`, each once."""
     kept: dict[tuple[str, int], Site] = {}

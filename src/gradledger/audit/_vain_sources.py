@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradledger.audit import _iterators
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import links, made_at, outer, sites, tree
+from gradledger.audit._phrases import outer, times
+from gradledger.audit._targets import links, made_at, sites, tree
 from gradledger.audit._vain import PATIENCE, State, stands
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World

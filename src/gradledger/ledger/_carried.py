@@ -144,7 +144,7 @@ def _print(value: Any, owner: str) -> Hashable | None:
         return None
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
-    if owner == "optimizer" and type(value) in (list, tuple, dict) and 0 < len(value) <= MAX_NAMES:
+    if type(value) in (list, tuple, dict) and 0 < len(value) <= MAX_NAMES:
         tensors = [_of_tensor(v) for v in (value.values() if isinstance(value, dict) else value)]
         return None if None in tensors else ("tensors", *tensors)
     return None

@@ -72,6 +72,8 @@ def _digest(store: Any, item: int) -> bytes:
         return _of(store[item])
     if type(store) in (list, tuple, dict):
         members = list(store.values()) if isinstance(store, dict) else store
+        if isinstance(store, dict) and item in store and type(next(iter(store))) is int:
+            return _of(store[item])  # what was made of items, by their number
         if type(store) is list and item < len(store):
             return _of(store[item])
         if len(members) <= 8:

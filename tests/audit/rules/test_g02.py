@@ -9,7 +9,7 @@ from gradledger.audit.rules import g06_cleared_between_backwards as g06
 from gradledger.core import events as ev
 
 
-def cleared_between(steps: int, *, read: bool = False, accumulate: int = 1) -> Run:
+def cleared_between(steps: int, *, read: bool = False, by_hand: bool = False, accumulate: int = 1) -> Run:
     run = Run()
     net = run.module("net", line=3)
     opt = run.optimizer(net, line=4)
@@ -20,7 +20,7 @@ def cleared_between(steps: int, *, read: bool = False, accumulate: int = 1) -> R
             if read:
                 run.read(net, line=8)
             run.zero_grad(opt, line=9)
-        run.step(opt, line=10)
+        run.step(opt, line=10, moved=[net] if by_hand else [])
     return run
 
 
@@ -36,8 +36,13 @@ def test_every_step_runs_on_nothing() -> None:
         assert judge(g06, run) == []
 
 
-def test_a_gradient_that_was_read_is_not_lost() -> None:
-    assert judge(g02, cleared_between(12, read=True)) == []
+def test_a_gradient_that_was_read_and_put_to_use_is_not_lost() -> None:
+    assert judge(g02, cleared_between(12, read=True, by_hand=True)) == []
+
+
+def test_a_gradient_that_was_only_looked_at_is() -> None:
+    (finding,) = judge(g02, cleared_between(12, read=True))
+    assert (finding.site.line, finding.evidence["empty_steps"]) == (9, 12)
 
 
 def test_the_right_orders_are_silent() -> None:

@@ -28,6 +28,7 @@ as they are or stacked.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name, parsed, walk
@@ -107,21 +108,36 @@ def _lines(event: StoredDataChanged) -> tuple[list[Site], list[Site]]:
     other: list[Site] = []
     written: list[Site] = []
     for reader in event.readers:
-        read: list[Site] = []
         body, whole = _bodies(reader)
-        for node in (n for function in body for n in walk(function)):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-                if last_name(node.value) == event.attribute:
-                    read.append(Site(reader.file, node.lineno, reader.function))
+        read = _reads(body, event, reader) or _reads(whole, event, reader)
+        fills = {id(n) for function in whole for n in _fills(function, event.attribute)}
         writes = [
             Site(reader.file, node.lineno, getattr(function, "name", ""))
             for function in whole
             for node in walk(function)
-            if isinstance(node, (ast.expr, ast.stmt)) and _in_place(node)
+            if isinstance(node, (ast.expr, ast.stmt)) and _in_place(node) and id(node) not in fills
         ]
         written += writes
         (ready if writes else other).extend(read)
     return ready or ([] if written else other), written
+
+
+def _reads(functions: list[ast.AST], event: StoredDataChanged, reader: Site) -> list[Site]:
+    return [
+        Site(reader.file, node.lineno, getattr(function, "name", reader.function))
+        for function in functions
+        for node in walk(function)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+        if last_name(node.value) == event.attribute
+    ]
+
+
+def _fills(function: ast.AST, attribute: str) -> Iterator[ast.AST]:
+    """What stands under `if i not in self.cache:`, where a cache is filled."""
+    for node in walk(function):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.NotIn):
+            if last_name(node.test.comparators[0]) == attribute:
+                yield from (part for statement in node.body for part in walk(statement))
 
 
 def _is_record(event: StoredDataChanged) -> bool:

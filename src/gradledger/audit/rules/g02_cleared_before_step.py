@@ -17,7 +17,7 @@ again after the same number of steps.
 - A generator's pass leaves gradients on the discriminator, which are cleared before its own backward: the pass was
   used by the generator's optimizer.
 - Steps withheld by a GradScaler, or by the program, after a non-finite loss.
-- Programs that read the gradient before they clear it.
+- Programs that read the gradient before they clear it, and move a parameter then, by the step or by hand.
 
 ## Fix
 Order: `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.

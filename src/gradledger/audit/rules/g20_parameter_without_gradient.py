@@ -32,7 +32,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gradledger.audit._cycle import has_gradient
-from gradledger.audit._phrases import distinct, times, way_out
+from gradledger.audit._phrases import distinct, outer, times, way_out
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Cut, Event, Step
@@ -168,8 +168,8 @@ def _top(tensor: int, silent: set[int], world: World) -> int:
     if not owners:
         return -tensor
     top = owners[0]
-    if not silent.issuperset(world.tensors_of(top, recurse=False)):
-        return -tensor
+    if not silent.issuperset(world.tensors_of(top)):
+        return -tensor  # others of it, or of the modules within, do receive one
     for module in world.ancestors(top):
         if not silent.issuperset(world.tensors_of(module)) or world.module(module).short_cls in CONTAINERS:
             break
@@ -204,7 +204,8 @@ def _finding(
     owner = module if module > 0 else next(iter(world.owners(-module)), 0)
     whole = module > 0
     name = world.module_name(module) if whole else world.name(-module)
-    built = world.module(owner).site if owner else world.tensor(-module).site
+    made = NOWHERE if whole else world.tensor(-module).site
+    built = world.module(owner).site if owner else made
     cut = next((state.cuts[t] for t in tensors if t in state.cuts), None)
     ran = [m for m in world.descendants(owner) if world.module(m).used_site.file] if owner else []
     ran_at = world.module(ran[0]).used_site if ran else NOWHERE
@@ -216,8 +217,9 @@ def _finding(
         why = f"it runs, but its output leaves the graph by {way_out(cut)} on line {cut.site.line}"
         fix = f"let the gradient through on line {cut.site.line}, or take {name} out of the optimizer"
     elif ran:
-        site = ran_at
-        why = f"it runs on line {ran_at.line}, but no loss is reached from there by the graph"
+        site = made if made.file else ran_at
+        what = "it" if whole else f"`{world.module_name(owner)}`"
+        why = f"{what} runs on line {ran_at.line}, but no loss is reached from there by the graph"
         fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
     else:
         site = built if built.file else watched.step
@@ -229,7 +231,7 @@ def _finding(
         site if site.file else optimizer.site,
         f"`{name}` is in the optimizer but received no gradient in {times(steps, 'step')}: {why}.",
         fix,
-        related=distinct(site, (built, ran_at, optimizer.site, watched.step, *_around(built))),
+        related=distinct(site, (made, built, ran_at, optimizer.site, watched.step, *outer(built))),
         evidence={
             "tensors": len(tensors),
             "elements": sum(world.tensor(t).numel for t in tensors),
@@ -239,11 +241,6 @@ def _finding(
         count=len(tensors),
         subject=name,
     )
-
-
-def _around(built: Site) -> list[Site]:
-    """The line that built the model around a module."""
-    return [Site(f.file, f.line, f.function) for f in built.callers[:1]]
 
 
 def not_checked(state: State, world: World) -> str | None:

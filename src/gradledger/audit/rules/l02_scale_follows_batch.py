@@ -118,9 +118,10 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def _all_summed(event: Backward, world: World) -> Term | None:
-    """The largest term, when every term with a graph is a plain sum over rows (or a penalty on parameters)."""
+    """The largest term, when every term with a graph is a plain sum over rows (or a penalty on parameters), or a mean
+    that is multiplied by the number of its rows, which is one."""
     terms = [t for t in event.terms if t.has_graph and not (t.reduction == "sum" and _over_parameters(t, world))]
-    totals = [t for t in terms if _bare(t) and t.reduction == "sum" and t.batch > 1 and t.site.line]
+    totals = [t for t in terms if t.batch > 1 and t.site.line and (_is_sum(t) or _is_mean_by_rows(t))]
     return max(totals, key=lambda t: t.elements) if totals and len(totals) == len(terms) and not event.scaled else None
 
 
@@ -131,6 +132,14 @@ def _over_parameters(term: Term, world: World) -> bool:
 def _bare(term: Term) -> bool:
     """Whether nothing weighs the term: no number, no count, no tensor."""
     return abs(term.factor) == 1 and term.times == 1 and not term.divided
+
+
+def _is_sum(term: Term) -> bool:
+    return _bare(term) and term.reduction == "sum"
+
+
+def _is_mean_by_rows(term: Term) -> bool:
+    return term.reduction == "mean" and abs(term.factor) == term.batch and term.times == 1 and not term.divided
 
 
 def _is_total(term: Term, batch: int, world: World) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradledger.audit._cycle import optimizer_word
+from gradledger.audit._cycle import optimizer_word, written
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -145,7 +145,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 watched.site,
                 f"{cls}.step() comes before the optimizer's step in all {watched.calls} calls: {consequence}, and the "
                 f"schedule stays one value ahead.",
-                f"{word}.step() first, then {world.source(watched.site) or 'scheduler.step()'}",
+                f"{word}.step() first, then {written(watched.site, world) or 'scheduler.step()'}",
                 related=distinct(watched.site, (step, made.site)),
                 evidence={
                     "calls": watched.calls,

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _iterators, _scales
 from gradledger.audit._code import last_name, parsed, walk
-from gradledger.audit._cycle import optimizer_word
+from gradledger.audit._cycle import optimizer_word, written
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit.rule import Finding, Rule
@@ -240,7 +240,7 @@ def finish(state: State, world: World) -> list[Finding]:
 def _judged(line: Line, state: State, world: World) -> Finding | None:
     limit = number(line.limit)
     word = optimizer_word(line.step, world)
-    clip = world.source(line.site) or "clip_grad_norm_(...)"
+    clip = written(line.site, world) or "clip_grad_norm_(...)"
     related: tuple[Site, ...] = (line.fill, line.step)
     evidence: dict[str, float | int | str | None] = {"calls": line.calls, "limit": line.limit}
     if line.count("scaled") >= max(1, line.calls // 2):

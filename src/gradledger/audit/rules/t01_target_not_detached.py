@@ -28,7 +28,7 @@ v2).detach()`."""
 from __future__ import annotations
 
 from gradledger.audit import _code
-from gradledger.audit._phrases import times
+from gradledger.audit._phrases import outer, times
 from gradledger.audit._targets import LISTENS as LISTENS
 from gradledger.audit._targets import (
     Link,
@@ -40,7 +40,6 @@ from gradledger.audit._targets import (
     kin,
     links,
     made_at,
-    outer,
     sites,
     tree,
 )

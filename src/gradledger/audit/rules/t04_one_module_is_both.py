@@ -30,8 +30,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _code
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Meeting, Watch, links, outer, related, sites, tree
+from gradledger.audit._phrases import outer, times
+from gradledger.audit._targets import Meeting, Watch, links, related, sites, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import CopyLink, World
 from gradledger.core.events import Backward, Comparison, Copied, Event

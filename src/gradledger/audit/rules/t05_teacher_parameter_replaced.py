@@ -35,8 +35,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import made_at, outer, sites
+from gradledger.audit._phrases import outer, times
+from gradledger.audit._targets import made_at, sites
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Copied, DeepCopied, Event, RunEnded, TensorRegistered

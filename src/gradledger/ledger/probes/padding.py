@@ -147,7 +147,10 @@ class _Probe:
         if op.name in VIEWS and op.ins and not results[0].graph:
             self.pieces.update((result.token, op.ins[0]) for result in results)
         if results and results[0].graph and op.name not in LOSSES:
-            self.entered.update(op.ins)
+            for token in op.ins:
+                self.entered.add(token)
+                while (token := self.pieces.get(token, token)) not in self.entered:  # turned before it is given
+                    self.entered.add(token)
 
     def _compared(self, op: Op, args: Any, out: torch.Tensor) -> None:
         left, right = self.trace.values.get(op.ins[0]), self.trace.values.get(op.ins[1])
