@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-for
-# Two processes, each test file whole in one of them: fixtures of a file are made once, and half the time is saved.
+# Three processes for two cores, since many tests wait for a process of their own; each test file whole in one of them.
 # Hundreds of tests start a process of ours: where Python may not keep bytecode, each would compile all sources anew.
-PYTEST := $(BIN)/python -m compileall -q src && $(BIN)/python -m pytest -n 2 --dist loadscope
+PYTEST := $(BIN)/python -m compileall -q src && $(BIN)/python -m pytest -n 3 --dist loadscope
 # One thread: the programs here are tiny, and a second thread only adds noise and cost to them.
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1

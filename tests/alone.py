@@ -27,7 +27,7 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
         words = [test.__code__.co_filename, test.__name__, json.dumps({k: str(v) for k, v in arguments.items()})]
         done = subprocess.run(
             [sys.executable, "-c", CHILD, *words],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), *sys.path)))},
             capture_output=True,
             text=True,
             timeout=120,

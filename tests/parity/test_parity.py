@@ -28,6 +28,16 @@ AUDIT = (
     "--output",
 )
 TIMEOUT_S = 300
+# Programs about the end of Python, or about what they find in their environment: they are started as a user does.
+AT_THE_END = {
+    "hooks_at_end.py",
+    "lifetimes.py",
+    "uncaught.py",
+    "chained.py",
+    "signals.py",
+    "stdin_exit.py",
+    "environment.py",
+}
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,8 @@ def _run(case: Case, folder: Path, report: Path | None, *options: str) -> Ran:
         "COLUMNS": "100",
         **dict(case.environment),
     }
+    if case.command.split()[0] not in AT_THE_END:
+        environment["PYTHONPATH"] = str(Path(__file__).parent / "ended")
     watch = () if report is None else (*AUDIT, str(report), *options)
     done = subprocess.run(
         [sys.executable, *case.flags, *watch, *case.command.split()],
