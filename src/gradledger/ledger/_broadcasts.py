@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gradledger.ledger import _provenance
-from gradledger.ledger._naming import EXPLICIT_SHAPES
+from gradledger.ledger._naming import EXPLICIT_SHAPES, LOSSES
 from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._recorder import Recorder
 from gradledger.ledger._trace import Trace
@@ -66,7 +66,8 @@ def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) 
             continue
         inputs = [v for t in op.ins if (v := trace.values.get(t)) is not None]
         by_axis = by_axis or (len(inputs) == 1 and prod(value.shape) > 1 and len(value.shape) < len(inputs[0].shape))
-        squares = [v for v in inputs if _is_square(v.shape)] if op.name in _MEETS else []
+        meets = op.name in _MEETS or op.name in LOSSES
+        squares = [v for v in inputs if _is_square(v.shape)] if meets else []
         genuine = len(squares) > 1 and any(not _holds(trace, v.token, wide) for v in squares)
         stack.extend((t, by_axis, matrix or genuine, model) for t in op.ins)
 
@@ -88,14 +89,14 @@ def _has_constant(found: Wide) -> bool:
 
 
 def _holds(trace: Trace, token: int, wide: dict[int, Wide]) -> bool:
-    """Whether a value comes from one of the broadcasts by way of squares."""
+    """Whether a value comes from one of the broadcasts by way of squares, but not through a layer."""
     queue, seen = [token], {token}
     while queue and len(seen) < 64:
         token = queue.pop()
         if token in wide:
             return True
         value = trace.values.get(token)
-        if value is None or value.op is None:
+        if value is None or value.op is None or value.op.name in _OPAQUE:
             continue
         for t in value.op.ins:
             below = trace.values.get(t)

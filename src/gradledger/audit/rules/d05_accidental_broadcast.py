@@ -18,6 +18,7 @@ operand was reshaped in the same expression, both do not come from one tensor, a
 - Pairwise losses, distance matrices, quantile regression: `a.unsqueeze(1) - b`.
 - Attention masks and embeddings inside a model; per-channel and per-class constants.
 - Column against column.
+- Signals drawn from columns over as many places as the batch has rows: a network's own output is compared with them.
 
 ## Fix
 Give both the same shape: `model(x).squeeze(1) - target`, or `target.unsqueeze(1)`.
