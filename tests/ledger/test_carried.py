@@ -1,0 +1,74 @@
+"""What the program's own objects carry beside a state: found again by class and place, and told when it was not put
+back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradledger.ledger._carried import around, lost
+
+
+class Meter:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def read(self) -> Any:
+        return self.value
+
+
+def state_dict(net: torch.nn.Module) -> Any:
+    """Stands where torch's own function would be: what is around is seen from the line that calls it."""
+    return around(net)
+
+
+class Trainer:
+    def __init__(self, value: Any) -> None:
+        self.net = torch.nn.Linear(2, 1)
+        self.meter = Meter(value)
+
+    def look(self) -> Any:
+        return state_dict(self.net)
+
+
+def left(was: Any, now: Any, then: Any = None) -> list[tuple[str, tuple[str, ...]]]:
+    """What a new trainer that holds `now` lacks of one that held `was`; `then`: what it is given afterwards."""
+    old, new = Trainer(was), Trainer(now)
+    found = list(lost(old.look(), new.look()))
+    if then is not None:
+        new.meter.value = then
+    return [(one.carried.cls, one.still()) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (3, 0),
+        (0.5, 0.25),
+        (np.arange(3.0), np.zeros(3)),
+        (torch.ones(2), torch.zeros(2)),
+        ([torch.ones(2), torch.ones(1)], [torch.ones(2), torch.zeros(1)]),
+        ({"a": torch.ones(2)}, {"a": torch.zeros(2)}),
+    ],
+    ids=["int", "float", "array", "tensor", "list of tensors", "dict of tensors"],
+)
+def test_a_value_that_differs_is_told_until_it_is_given_back(was: Any, now: Any) -> None:
+    assert left(was, now) == [("Meter", ("value",))]
+    assert left(was, was) == []
+    assert left(was, now, then=was) == [("Meter", ())]
+
+
+@pytest.mark.parametrize("value", ["a name", None, {"a": 1}, [1, 2], {}, torch.ones(2, requires_grad=True)])
+def test_what_is_no_number_nor_tensor_is_not_followed(value: Any) -> None:
+    other = "another" if isinstance(value, str) else [3] if value != [1, 2] else [4]
+    assert left(value, other) == []
+
+
+def test_the_same_object_is_not_compared_with_itself() -> None:
+    one = Trainer(1)
+    before = one.look()
+    one.meter.value = 2
+    assert list(lost(before, one.look())) == []
