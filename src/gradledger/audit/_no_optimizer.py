@@ -99,6 +99,31 @@ def unheld(state: State, world: World, code: str, *, together: bool = True) -> l
     return [u for u in total.values() if u.iterations >= 2 and _orphans.classify(u.tensor, world) == code]
 
 
+def unfrozen_too_late(state: State, world: World) -> dict[int, tuple[Unheld, OptimizerInfo]]:
+    """Leaves that only an optimizer of an earlier stage holds, which never steps again, and that were unfrozen after
+    the one that steps now was built: with that one."""
+    found: dict[int, tuple[Unheld, OptimizerInfo]] = {}
+    for leaves, seen in state.reached.items():
+        holders = {i for t in leaves for i in world.holders(t)}
+        busy = [o for o in map(world.optimizer, holders) if _last(o) >= seen.iteration]
+        if not busy or seen.iterations < 2:
+            continue
+        for tensor in leaves:
+            own = [world.optimizer(i) for i in world.holders(tensor)]
+            late = world.tensor(tensor).unfrozen_seq
+            if late is None or not own or not all(0 <= _last(o) < seen.iteration for o in own):
+                continue
+            if late > max(o.made_seq for o in busy):
+                entry = Unheld(tensor, seen.count, seen.iterations, seen.iteration, seen.site)
+                found[tensor] = entry, max(busy, key=lambda o: o.steps)
+    return found
+
+
+def _last(optimizer: OptimizerInfo) -> int:
+    """The iteration of the last step; -1 when there was none."""
+    return optimizer.last_step.iteration if optimizer.last_step is not None else -1
+
+
 def kept_in(tensor: int, world: World) -> tuple[int, ev.PlainAttribute] | None:
     """(module, attribute) in which an unregistered tensor is kept, alone or in a list or dict of tensors."""
     for module in world.modules.values():

@@ -40,3 +40,32 @@ def test_added_when_unfrozen() -> None:
 
 def test_still_frozen() -> None:
     assert judge(m07, unfrozen(thaw=False)) == []
+
+
+def stages(*, again: bool = False) -> Run:
+    """A body is trained by its own optimizer, frozen for a head, and released; `again`: its own steps last."""
+    run = Run()
+    net = run.module("net", line=2, tensors=0)
+    body, head = run.module("body", line=3, parent=net), run.module("head", line=4, parent=net)
+    first = run.optimizer(body, line=5)
+    bm.loop(run, first, body, steps=5)
+    run.freeze(body, line=6)
+    second = run.optimizer(head, line=7)
+    bm.loop(run, second, body, head, steps=5)
+    run.freeze(body, line=8, value=True)
+    bm.loop(run, second, body, head, steps=5)
+    if again:
+        bm.loop(run, first, body, head, steps=5)
+    return run
+
+
+def test_only_an_earlier_stage_holds_them() -> None:
+    (finding,) = judge(m07, stages())
+    assert finding.site.line == 8
+    assert lines(finding) >= {5, 7}
+    assert "earlier optimizer" in finding.message
+    assert finding.evidence["in_optimizers"] == 1
+
+
+def test_stages_that_take_turns() -> None:
+    assert judge(m07, stages(again=True)) == []

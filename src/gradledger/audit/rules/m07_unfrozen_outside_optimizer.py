@@ -11,13 +11,16 @@ The program says that it fine-tunes these layers.  They receive gradients, cost 
 ## How it is found
 Registered parameters whose `requires_grad` went from False to True after the optimizers of their model were built, that
 reverse passes fill from then on, and that no optimizer holds.  The same for parameters that one line unfroze, or set
-to True while it set others to False, before an optimizer was built that holds others of the model.
+to True while it set others to False, before an optimizer was built that holds others of the model.  And those that only
+the optimizer of an earlier stage holds, when it never steps again and the one that does was built before they were
+unfrozen.
 
 ## Near misses
 - Frozen parameters that sat in the optimizer from the start.
 - `optimizer.add_param_group` or a new optimizer at the time of unfreezing.
 - A discriminator that is frozen during the generator's pass: its own optimizer holds it.
 - A line that only ever says True, which chooses nothing.
+- Stages that take turns: the first optimizer steps again.
 
 ## Fix
 `optimizer.add_param_group({"params": backbone.parameters(), "lr": ...})` next to the unfreezing line.
@@ -28,7 +31,7 @@ from __future__ import annotations
 import re
 
 from gradledger.audit import _no_optimizer
-from gradledger.audit._phrases import distinct, times
+from gradledger.audit._phrases import distinct, outer, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event
@@ -55,10 +58,12 @@ def update(state: _no_optimizer.State, event: Event, world: World) -> None:
 
 def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
     findings = []
-    leaves = _no_optimizer.unheld(state, world, "M7")
+    late_ones = _no_optimizer.unfrozen_too_late(state, world)
+    leaves = _no_optimizer.unheld(state, world, "M7") + [leaf for leaf, _ in late_ones.values()]
     for flag, group in _no_optimizer.by_line(leaves, world.chosen_at):
         first = group[0]
-        optimizer = _no_optimizer.optimizer_of(first.tensor, world)
+        stage = late_ones.get(first.tensor)
+        optimizer = stage[1] if stage is not None else _no_optimizer.optimizer_of(first.tensor, world)
         built = optimizer.site if optimizer is not None else NOWHERE
         site = flag if flag.file else built
         names = world.names(leaf.tensor for leaf in group)
@@ -71,21 +76,26 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
             if late
             else f"chosen for training here, and the optimizer built{line} leaves them out"
         )
+        before = world.optimizer(world.holders(first.tensor)[0]).site if stage is not None else NOWHERE
+        holds = (
+            f"only an earlier optimizer holds them (of line {before.line}), which never steps again"
+            if stage is not None
+            else f"no optimizer holds them{f': the group added on line {empty.line} is empty' if empty.file else ''}"
+        )
         findings.append(
             Finding(
                 "M7",
                 "error",
                 site,
-                f"{names} are {what}: {times(first.fills, 'reverse pass')} wrote their gradients since, and no "
-                f"optimizer holds them{f': the group added on line {empty.line} is empty' if empty.file else ''}.",
+                f"{names} are {what}: {times(first.fills, 'reverse pass')} wrote their gradients since, and {holds}.",
                 f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
-                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer))),
+                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer), before, *outer(built))),
                 evidence={
                     "tensors": len(group),
                     "weights": sum(world.tensor(leaf.tensor).numel for leaf in group),
                     "reverse_passes": first.fills,
                     "optimizer_built_line": built.line,
-                    "in_optimizers": 0,
+                    "in_optimizers": int(stage is not None),
                 },
                 count=first.fills,
                 subject=names,
