@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._made_at import made_at
 from gradledger.audit._order import cut, walks_in
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
@@ -94,7 +95,7 @@ def finish(state: State, world: World) -> list[Finding]:
             site, loops = cut(event.site)
         elif event.order_site.file:
             fix = "shuffle in the __iter__ that gives the order: torch.randperm(n).tolist(), or a buffer of many rows"
-            loops = tuple(walks_in(event.order_site))
+            loops = (*walks_in(event.order_site), *made_at(site)[:1])
         found.append(
             Finding(
                 "D1",
