@@ -46,7 +46,7 @@ def test_ci_runs_what_a_developer_runs() -> None:
     )
     ours = re.compile(r"\.venv/bin/(ruff|mypy|python -m compileall)")
     steps = [line for line in shown.stdout.splitlines() if ours.match(line)]
-    tests = ".venv/bin/python -m compileall -q src && .venv/bin/python -m pytest -n 2 --dist loadscope"
+    tests = ".venv/bin/python -m compileall -q src && .venv/bin/python -m pytest -n 3 --dist loadscope"
     assert steps == [".venv/bin/ruff check .", ".venv/bin/mypy --strict src/", tests]
 
 
