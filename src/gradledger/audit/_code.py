@@ -52,11 +52,6 @@ def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
-def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package: written for many programs, and none that its user edits."""
-    return "site-packages" in file or "dist-packages" in file
-
-
 def last_name(node: ast.expr) -> str:
     """`q`, `self.q`, `agent.nets["q"]` -> "q"; "" for anything that is no name."""
     if isinstance(node, ast.Name):

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from gradledger.audit import _code
 from gradledger.audit._code import parsed, walk
 from gradledger.audit._loops import _enclosing, loops_around
-from gradledger.core.site import Frame, Site
+from gradledger.core.site import Frame, Site, is_installed
 
 _EVALUATES = frozenset(
     {
@@ -57,7 +57,7 @@ def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
     of each line that led there.  A library names its own ways (`test_step` runs every evaluation), not the data
     that it is given."""
     for frame in (Frame(site.file, site.line, site.function), *site.callers):
-        if _code.is_installed(frame.file):
+        if is_installed(frame.file):
             continue
         parts = _statement(frame.file, frame.line)
         parts += [

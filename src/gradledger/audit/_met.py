@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from gradledger.audit._code import is_installed, last_name, lines_calling, parsed, walk
+from gradledger.audit._code import last_name, lines_calling, parsed, walk
 from gradledger.audit._evaluation import _names, names_around, words
 from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.core.events import RowsMet
-from gradledger.core.site import Site
+from gradledger.core.site import Site, is_installed
 
 HELD = frozenset({"val", "vals", "valid", "validation", "test", "te", "tst", "dev", "held", "heldout", "holdout"})
 TRAINED = frozenset({"train", "training", "tr", "trn", "fit", "fitted", "all", "full", "whole", "both"})

@@ -13,7 +13,7 @@ from gradledger.audit._code import walk
 from gradledger.audit._source import source_lines
 from gradledger.audit._targets import Link, Meeting, made_at, related
 from gradledger.audit.world import World
-from gradledger.core.site import Frame, Site
+from gradledger.core.site import Frame, Site, is_installed
 
 Line = tuple[str, int]
 LONG = 1000  # optimizer steps before a condition that cannot be read counts as one that never comes true
@@ -59,7 +59,7 @@ def pending(met: Meeting, ran_lines: Container[Line], walked: Container[Line], w
                 continue
             ran = any((file, inner) in walked for inner in span)
             due = _code.due_every(file, line)
-            if due is None and (ran or (steps >= LONG and "site-packages" not in file)):
+            if due is None and (ran or (steps >= LONG and not is_installed(file))):
                 due = 0
             if due is None or due > steps:
                 return None

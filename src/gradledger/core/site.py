@@ -36,3 +36,8 @@ class Site:
 
 
 NOWHERE = Site("", 0, "")
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package: written for many programs, and none that its user edits."""
+    return "site-packages" in file or "dist-packages" in file

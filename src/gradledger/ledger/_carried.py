@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 import torch
 
-from gradledger.core.site import NOWHERE, Site
+from gradledger.core.site import NOWHERE, Site, is_installed
 from gradledger.ledger import _site
 from gradledger.ledger._values import elements, readable
 
@@ -84,7 +84,7 @@ def place_of(cls: type) -> Site:
     if known is None:
         codes = [f.__code__ for f in vars(cls).values() if isinstance(f, FunctionType)]
         own = [c for c in codes if _site.is_user_code(c) and not c.co_filename.startswith("<string")]
-        own = [c for c in own if "site-packages" not in c.co_filename]
+        own = [c for c in own if not is_installed(c.co_filename)]
         known = _made_by[cls] = (
             Site(own[0].co_filename, own[0].co_firstlineno, own[0].co_name, own[0].co_firstlineno) if own else NOWHERE
         )

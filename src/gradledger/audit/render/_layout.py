@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -202,7 +203,7 @@ def _finding(number: int, finding: Finding, name: str, width: int, ascii_only: b
 
 def _short(placed: str, room: int) -> str:
     """A place whose line can be read: folders are left out from the front, up to those of an installed package."""
-    placed = placed.rpartition("site-packages/")[2]
+    placed = re.split(r"(?:site|dist)-packages/", placed)[-1]
     while len(placed) > room and "/" in placed.removeprefix(".../"):
         placed = ".../" + placed.removeprefix(".../").partition("/")[2]
     return placed

@@ -48,7 +48,7 @@ from gradledger.audit._splits import is_held_out, lines_that_encode, lines_that_
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import LoaderInfo, World
 from gradledger.core.events import Event, FittedOnAll, LoaderEpoch, ModuleCalled, RowsMet, RowsShared, Step
-from gradledger.core.site import Site
+from gradledger.core.site import Site, is_installed
 
 RULE = Rule(
     "D8",
@@ -151,7 +151,7 @@ def _moved_on(state: State) -> list[Finding]:
             confidence="likely",
             subject=one.cls,
         )
-        for file in dict.fromkeys(file for file, _ in state.asked if file and "site-packages" not in file)
+        for file in dict.fromkeys(file for file, _ in state.asked if file and not is_installed(file))
         for one in moved_by_evaluation(file)
         if (file, one.function) in state.asked
     ]
@@ -211,7 +211,7 @@ def _in_the_text(world: World) -> list[Finding]:
             subject=fit.table,
         )
         for file in files
-        if "site-packages" not in file
+        if not is_installed(file)
         for fit in fitted_before_split(file)
     ]
 

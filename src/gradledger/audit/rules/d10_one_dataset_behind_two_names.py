@@ -46,7 +46,7 @@ from gradledger.audit._turned import CHANGES, HELD_OUT, turned_in_passing
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, LoaderEpoch, LoaderMade, SharedDataset, SharedPart, Step
-from gradledger.core.site import Site
+from gradledger.core.site import Site, is_installed
 
 RULE = Rule(
     "D10",
@@ -282,7 +282,7 @@ def _judge_defaults(world: World) -> list[Finding]:
             subject=f"{one.cls}.{one.attribute}",
         )
         for file in files
-        if file and "site-packages" not in file
+        if file and not is_installed(file)
         for one in shared_defaults(file)
     ]
 

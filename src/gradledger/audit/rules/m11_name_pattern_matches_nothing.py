@@ -30,12 +30,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _iterators, _members, _partial, _patterns
-from gradledger.audit._code import is_installed
 from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, ExhaustedIterator, GradFlagSet, ParametersIterated
-from gradledger.core.site import Site
+from gradledger.core.site import Site, is_installed
 
 RULE = Rule(
     "M11",

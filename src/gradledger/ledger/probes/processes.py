@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from gradledger.core.site import is_installed
 from gradledger.ledger import _arrival, _site
 from gradledger.ledger._patch import Undo, observe, together
 from gradledger.ledger._session import Session
@@ -74,7 +75,7 @@ def _is_program(command: Any) -> bool:
         return False  # a question of one line
     name = rest[1] if rest[0] == "-m" and len(rest) > 1 else rest[0]
     own = name.partition(".")[0] if rest[0] == "-m" else ""
-    return own not in ("gradledger", "pip", "torch", "venv", "ensurepip") and "site-packages" not in name
+    return own not in ("gradledger", "pip", "torch", "venv", "ensurepip") and not is_installed(name)
 
 
 def install(session: Session) -> Undo:
