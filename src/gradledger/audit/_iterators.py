@@ -50,7 +50,7 @@ class UsedUp:
 
 def caller(site: Site) -> Site:
     """The line that called the function of `site`."""
-    return Site(site.callers[0].file, site.callers[0].line, site.callers[0].function) if site.callers else NOWHERE
+    return next(iter(site.above(1)), NOWHERE)
 
 
 def uses_of(site: Site, name: str) -> list[Use]:

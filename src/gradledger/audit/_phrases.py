@@ -62,11 +62,6 @@ def distinct(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:
     return tuple(kept.values())
 
 
-def outer(site: Site) -> tuple[Site, ...]:
-    """The line that called the function in which `site` lies."""
-    return tuple(Site(f.file, f.line, f.function) for f in site.callers[:1])
-
-
 def with_files(text: str, site: Site, related: Iterable[Site]) -> str:
     """`text` with "line 7" told as "line 7 of other.py" where line 7 is one of another file.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit.world import CopyLink, World
 from gradledger.core.events import Backward, CallRef, Comparison, Copied, DeepCopied, Event, Operand
-from gradledger.core.site import NOWHERE, Site
+from gradledger.core.site import Site
 
 LISTENS: tuple[type[Event], ...] = (Backward, Comparison)
 
@@ -270,12 +270,3 @@ def made_at(module: int, world: World) -> Site:
     """Where a module (or the outermost one that holds it) was made."""
     site = world.module(module).site
     return site if site.file else world.module(world.root(module)).site
-
-
-def sites(site: Site, others: Iterable[Site]) -> tuple[Site, ...]:
-    """Other lines that belong to a finding at `site`, each once."""
-    kept: dict[tuple[str, int], Site] = {}
-    for other in others:
-        if other.file != NOWHERE.file and other.key() != site.key():
-            kept.setdefault(other.key(), other)
-    return tuple(kept.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, tree
 from gradledger.audit._unwritten import Attempt, forgotten, pending
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
@@ -119,7 +119,7 @@ def _forgot(met: Meeting, world: World) -> Finding:
         f"`{name}` is a copy of `{online}` and gives its target, but has not changed in {times(steps, 'step')}, and no "
         "line of the program writes into it: every target comes from the untrained first network.",
         "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
-        related=sites(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
+        related=distinct(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
         evidence={"target": name, "network": online, "steps": steps, "why": "no update in the program"},
         confidence="likely",
         subject=name,
@@ -141,7 +141,7 @@ def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
         "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
         if ran
         else "see to it that the condition comes true while training, every few hundred steps",
-        related=sites(first, (*others[:8], met.target_site, made_at(met.target, world))),
+        related=distinct(first, (*others[:8], met.target_site, made_at(met.target, world))),
         evidence={
             "target": name,
             "network": online,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradledger.audit import _iterators
-from gradledger.audit._phrases import outer, times
-from gradledger.audit._targets import links, made_at, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import links, made_at, tree
 from gradledger.audit._vain import PATIENCE, State, stands
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
@@ -35,7 +35,7 @@ def used_up(state: State, world: World) -> Iterator[tuple[Finding, int]]:
             f"`{kept.name}` gives its pairs once: the first update of `{name}` from `{online}` (line "
             f"{copy.site.line}) used it up, and in the {times(steps, 'step')} since nothing was written.",
             "keep the pairs in a list: list(zip(...))",
-            related=sites(kept.made, (kept.loop, copy.site, *outer(copy.site), made_at(copy.target, world))),
+            related=distinct(kept.made, (kept.loop, copy.site, *copy.site.above(1), made_at(copy.target, world))),
             evidence={"target": name, "network": online, "updates": 1, "steps": steps, "why": "iterator used up"},
             subject=name,
             iteration=copy.iteration,
@@ -64,7 +64,7 @@ def untrained(state: State, world: World) -> Iterator[tuple[Finding, int]]:
                 f"`{trained}`, which is trained, is a copy made here of `{online}`, and `{name}` follows the latter "
                 f"(line {copy.site.line}): {times(effect.count, 'update')} changed nothing.",
                 f"train `{online}` itself, or let `{name}` follow `{trained}`",
-                related=sites(link.site, (*outer(link.site), copy.site, made_at(copy.target, world))),
+                related=distinct(link.site, (*link.site.above(1), copy.site, made_at(copy.target, world))),
                 evidence={"target": name, "network": online, "trained": trained, "updates": effect.count, "tau": tau,
                           "why": "source is not trained"},
                 count=effect.count,

@@ -34,6 +34,10 @@ class Site:
         """(file, line): what a person edits."""
         return (self.file, self.line)
 
+    def above(self, most: int | None = None) -> tuple[Site, ...]:
+        """The lines that called the function in which it lies, nearest first, and not more than `most`."""
+        return tuple(Site(f.file, f.line, f.function) for f in self.callers[:most])
+
 
 NOWHERE = Site("", 0, "")
 

@@ -27,9 +27,9 @@ _OPAQUE = frozenset(
         "tensordot", "bilinear", "autograd_grad",
     }
 )  # fmt: skip
-_MEETS = frozenset(
-    {"add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where", "min", "max", "masked_fill"}
-)
+_MEETS = LOSSES | {
+    *("add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where", "min", "max", "masked_fill"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,7 @@ def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) 
             continue
         inputs = [v for t in op.ins if (v := trace.values.get(t)) is not None]
         by_axis = by_axis or (len(inputs) == 1 and prod(value.shape) > 1 and len(value.shape) < len(inputs[0].shape))
-        meets = op.name in _MEETS or op.name in LOSSES
-        squares = [v for v in inputs if _is_square(v.shape)] if meets else []
+        squares = [v for v in inputs if _is_square(v.shape)] if op.name in _MEETS else []
         genuine = len(squares) > 1 and any(not _holds(trace, v.token, wide) for v in squares)
         stack.extend((t, by_axis, matrix or genuine, model) for t in op.ins)
 

@@ -70,14 +70,13 @@ def _digest(store: Any, item: int) -> bytes:
         if store.ndim == 0 or item >= store.shape[0] or item < 0:
             return b""
         return _of(store[item])
-    if type(store) in (list, tuple, dict):
-        members = list(store.values()) if isinstance(store, dict) else store
-        if isinstance(store, dict) and item in store and type(next(iter(store))) is int:
-            return _of(store[item])  # what was made of items, by their number
-        if type(store) is list and item < len(store):
-            return _of(store[item])
-        if len(members) <= 8:
-            return b"".join(_digest(m, item) for m in members if isinstance(m, (torch.Tensor, np.ndarray)))
+    if type(store) is dict and item in store and type(next(iter(store))) is int:
+        return _of(store[item])  # what was made of items, by their number
+    if type(store) is list and item < len(store):
+        return _of(store[item])
+    if type(store) in (list, tuple, dict) and len(store) <= 8:
+        members = store.values() if isinstance(store, dict) else store
+        return b"".join(_digest(m, item) for m in members if isinstance(m, (torch.Tensor, np.ndarray)))
     return b""
 
 

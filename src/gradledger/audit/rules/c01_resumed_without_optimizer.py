@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from gradledger.audit import _resumes
 from gradledger.audit._loops import loops_around
-from gradledger.audit._phrases import distinct, outer
+from gradledger.audit._phrases import distinct
 from gradledger.audit._records import CopyLink, OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
 from gradledger.audit.rule import Finding, Rule
@@ -173,7 +173,7 @@ def _replaced(load: Load, other: OptimizerInfo, optimizer: OptimizerInfo, world:
         f"the state in the file is loaded into the {other.short_cls} of line {other.site.line}, and this one then "
         f"takes its place: `{name}` goes on with moments and a step count that start from zero.",
         "make the optimizer first, and load its state into the one that steps",
-        related=distinct(optimizer.site, (*outer(optimizer.site), other.site, load.event.site, load.read_at)),
+        related=distinct(optimizer.site, (*optimizer.site.above(1), other.site, load.event.site, load.read_at)),
         evidence={"file_holds": sorted(load.held), "restored_and_left": other.short_cls},
         confidence="likely",
         subject=optimizer.short_cls,

@@ -196,7 +196,7 @@ def _shallow(state: State, world: World) -> list[Finding]:
         related = {ident, *world.ancestors(ident), *world.descendants(ident)}
         if not call.iteration or related.issuperset(others) or not world.trained_module(ident):
             continue
-        frames = (call.site, *(Site(f.file, f.line, f.function) for f in call.site.callers))
+        frames = (call.site, *call.site.above())
         for place in frames:
             copies = _code.shallow_copies(place.file)
             names = [n for n in copies if _KEPT.search(n) and re.search(rf"\b{n}\b", world.source(place))]

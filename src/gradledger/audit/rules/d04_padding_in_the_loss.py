@@ -124,9 +124,9 @@ def finish(state: State, world: World) -> list[Finding]:
         pulled = [e.pulled for e in events if e.pulled is not None]
         share = f" and gets {pulled[0]:.0%} of the gradient" if pulled else ""
         filled = f" (filled with {number(event.value)})" if event.value is not None else ""
-        callers = (Site(f.file, f.line, f.function) for f in event.site.callers[:2])
+        callers = event.site.above(2)
         site = event.mask_site if event.mask_site.file else event.site
-        masked = (Site(f.file, f.line, f.function) for f in event.mask_site.callers[:1])
+        masked = event.mask_site.above(1)
         found.append(
             Finding(
                 "D4",

@@ -40,7 +40,6 @@ from gradledger.audit._splits import is_held_out, lines_that_split
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, RowsMet, RowsShared
-from gradledger.core.site import Site
 
 RULE = Rule(
     "D6",
@@ -85,7 +84,7 @@ def finish(state: State, world: World) -> list[Finding]:
             "runs": f"the {event.rows} rows are {event.groups} recordings, one after the other",
             "windows": f"the {event.rows} items are overlapping windows that hold the very same numbers",
         }[event.how]
-        callers = [Site(f.file, f.line, f.function) for f in event.site.callers[:1]]
+        callers = event.site.above(1)
         # a helper that cuts several parts is asked for the one held out by its caller
         asked = lines_calling(event.site.file, frozenset({event.site.function})) if callers else []
         site = callers[0] if len(asked) > 1 else event.site

@@ -119,7 +119,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"them, {after}",
                 "split first, and fit on the training rows only" + ("" if encoded else ": x[train].mean(0)"),
                 related=distinct(
-                    site, (*others[:3], event.part_site, *(Site(f.file, f.line, f.function) for f in site.callers[:2]))
+                    site, (*others[:3], event.part_site, *site.above(2))
                 ),
                 evidence={
                     "op": event.op,
@@ -166,7 +166,7 @@ def _stepped_through(loader: LoaderInfo, one: _walked.Walked) -> Finding:
         f"this loader is called validation, and line {one.site.line} makes {one.most} steps in a pass over its "
         f"{loader.made.length} batches, as over those of training: the validation rows are trained on.",
         "no reverse pass and no step over validation batches: torch.no_grad(), and no optimizer for that phase",
-        related=distinct(site, (one.site, *(Site(f.file, f.line, f.function) for f in one.site.callers[:3]))),
+        related=distinct(site, (one.site, *one.site.above(3))),
         evidence={"batches": loader.made.length, "steps_in_a_pass": one.most},
         confidence="likely",
     )
@@ -231,7 +231,7 @@ def _is_leak(event: RowsShared, state: State) -> bool:
 
 def _places(site: Site) -> tuple[Site, ...]:
     """A line and the two that led to it."""
-    return (site, *(Site(f.file, f.line, f.function) for f in site.callers[:2]))
+    return (site, *site.above(2))
 
 
 def _same(event: RowsShared, world: World) -> Finding:

@@ -39,7 +39,6 @@ from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Comparison, Event, PixelsMoved, TargetDrawn, TargetExplained, TargetsExchanged
-from gradledger.core.site import Site
 
 RULE = Rule(
     "D9",
@@ -149,7 +148,7 @@ def _exchanged(event: TargetsExchanged, world: World) -> Finding:
 
 
 def _moved(event: PixelsMoved, world: World) -> Finding:
-    made = [s for site in event.made_sites for s in (site, *(Site(f.file, f.line, f.function) for f in site.callers))]
+    made = [s for site in event.made_sites for s in (site, *site.above())]
     shown = [s for s in made if s.function != "<module>"]
     return Finding(
         "D9",
@@ -166,7 +165,7 @@ def _moved(event: PixelsMoved, world: World) -> Finding:
 
 
 def _drawn(event: TargetDrawn, world: World) -> Finding:
-    lines = (*(Site(f.file, f.line, f.function) for f in event.drawn_site.callers[:2]), event.mixed_site)
+    lines = (*event.drawn_site.above(2), event.mixed_site)
     return Finding(
         "D9",
         "error",

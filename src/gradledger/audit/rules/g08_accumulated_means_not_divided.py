@@ -37,7 +37,7 @@ from itertools import pairwise
 
 from gradledger.audit import oracle
 from gradledger.audit._cycle import Path, loss_word, optimizer_word
-from gradledger.audit._phrases import distinct, number, outer
+from gradledger.audit._phrases import distinct, number
 from gradledger.audit._windows import Weight, Window, weight_of, window_of
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -228,7 +228,7 @@ def _judge(line: _Line, k: int, windows: int, world: World) -> Finding | None:
         line.site,
         message,
         fix,
-        related=distinct(line.site, (line.term, line.step, *outer(line.term))),
+        related=distinct(line.site, (line.term, line.step, *line.term.above(1))),
         evidence=evidence,
         count=windows,
         subject=word,

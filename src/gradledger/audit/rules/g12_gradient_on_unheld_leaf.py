@@ -33,7 +33,7 @@ from collections import defaultdict
 from gradledger.audit import _growing, _left_behind
 from gradledger.audit._cycle import assigned_word
 from gradledger.audit._orphans import is_copy
-from gradledger.audit._phrases import distinct, outer, times
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Event
@@ -123,7 +123,7 @@ def _finding(key: tuple[int, ...], group: list[tuple[int, _growing.Filled]], wor
         site,
         f"{times(filled.fills, 'backward')} added to the gradient of {what}, which no optimizer holds: {tail}.",
         fix,
-        related=distinct(site, (made, *calls[:2], filled.backward, optimizer, *outer(made))),
+        related=distinct(site, (made, *calls[:2], filled.backward, optimizer, *made.above(1))),
         evidence={
             "tensors": len(tensors),
             "elements": sum(world.tensor(t).numel for t in tensors),

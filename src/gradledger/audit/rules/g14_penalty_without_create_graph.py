@@ -127,7 +127,7 @@ def finish(state: State, world: World) -> list[Finding]:
 
 def _callers(site: Site) -> list[Site]:
     """Who asks a helper for the derivative, in the file of the helper."""
-    return [Site(f.file, f.line, f.function) for f in site.callers[:1] if f.file == site.file]
+    return [above for above in site.above(1) if above.file == site.file]
 
 
 def _loud(state: State, world: World) -> Finding | None:

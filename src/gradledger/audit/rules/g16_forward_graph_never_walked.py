@@ -160,7 +160,7 @@ def _finding(group: list[tuple[Site, GraphDiscarded, int]], world: World) -> Fin
     in_a_row = max(e.in_a_row for _, e, _ in group)
     mode = "in train mode" if event.training else "in eval mode"
     after = f", then `{event.then}` at line {event.then_site.line}" if event.then and event.then_site.file else ""
-    callers = [Site(f.file, f.line, f.function) for _, e, _ in group for f in e.site.callers[:2]]
+    callers = [above for _, event, _ in group for above in event.site.above(2)]
     thens = [e.then_site for _, e, _ in group]
     return Finding(
         "G16",

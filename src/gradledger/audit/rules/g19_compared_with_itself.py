@@ -28,7 +28,6 @@ from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Comparison, Event, Operand
-from gradledger.core.site import Site
 
 RULE = Rule(
     "G19",
@@ -89,11 +88,6 @@ def update(state: State, event: Event, world: World) -> None:
         pair.other += 1
 
 
-def _callers(site: Site) -> list[Site]:
-    """A helper that is right for two networks may have been given one of them twice."""
-    return [Site(c.file, c.line, c.function) for c in site.callers[:2]]
-
-
 def finish(state: State, world: World) -> list[Finding]:
     findings = []
     for pair in state.pairs.values():
@@ -111,7 +105,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"This `{event.op}` compares the `{source.op}` of line {source.site.line} with its own detached value: "
                 f"the gradient is exactly zero, each of the {times(pair.alias, 'time')} it was looked at.",
                 "compare with what was meant: the output of the earlier, frozen or averaged network",
-                related=distinct(event.site, (cut, detached.site, source.site, *_callers(event.site))),
+                related=distinct(event.site, (cut, detached.site, source.site, *event.site.above(2))),
                 evidence={"op": event.op, "value": 0.0, "looked": pair.alias, "shape": list(event.left.shape)},
                 count=pair.alias,
                 iteration=event.iteration,

@@ -32,7 +32,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gradledger.audit._cycle import has_gradient
-from gradledger.audit._phrases import distinct, outer, times, way_out
+from gradledger.audit._phrases import distinct, times, way_out
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Cut, Event, Step
@@ -231,7 +231,7 @@ def _finding(
         site if site.file else optimizer.site,
         f"`{name}` is in the optimizer but received no gradient in {times(steps, 'step')}: {why}.",
         fix,
-        related=distinct(site, (made, built, ran_at, optimizer.site, watched.step, *outer(built))),
+        related=distinct(site, (made, built, ran_at, optimizer.site, watched.step, *built.above(1))),
         evidence={
             "tensors": len(tensors),
             "elements": sum(world.tensor(t).numel for t in tensors),

@@ -143,7 +143,7 @@ def _is_mean_by_rows(term: Term) -> bool:
 
 
 def _is_total(term: Term, batch: int, world: World) -> bool:
-    if not term.has_graph or term.reduction != "sum" or not _bare(term):
+    if not term.has_graph or not _is_sum(term):
         return False
     if term.batch != batch or term.elements <= term.batch or not term.site.line:
         return False

@@ -103,4 +103,4 @@ def _ever(tensor: int, world: World) -> list[int]:
 def _frames(site: Site) -> list[Site]:
     """The line and the lines that called it, innermost first."""
     here = [site] if site.file else []
-    return here + [Site(f.file, f.line, f.function) for f in site.callers if f.file == site.file]
+    return here + [above for above in site.above() if above.file == site.file]

@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 
 from gradledger.audit import _no_optimizer
-from gradledger.audit._phrases import distinct, outer, times
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event
@@ -89,7 +89,7 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                 site,
                 f"{names} are {what}: {times(first.fills, 'reverse pass')} wrote their gradients since, and {holds}.",
                 f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
-                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer), before, *outer(built))),
+                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer), before, *built.above(1))),
                 evidence={
                     "tensors": len(group),
                     "weights": sum(world.tensor(leaf.tensor).numel for leaf in group),

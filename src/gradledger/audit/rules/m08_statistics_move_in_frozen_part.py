@@ -128,7 +128,7 @@ def finish(state: dict[int, Layer], world: World) -> list[Finding]:
                 related=distinct(
                     site,
                     (
-                        *(Site(c.file, c.line, c.function) for c in site.callers[:1]),
+                        *site.above(1),
                         *_switched_off(site),
                         *_frozen_at(root, world),
                         *layer.calls.values(),

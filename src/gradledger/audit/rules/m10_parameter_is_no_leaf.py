@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from gradledger.audit import _no_optimizer
 from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import assignment_of, calls_at, meanings
-from gradledger.audit._phrases import distinct, outer, times
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Event, PlainAttribute, PlainAttributes
@@ -165,7 +165,7 @@ def _free(state: State, world: World) -> Iterator[Finding]:
             f"{times(group[0].fills, 'reverse pass')} wrote the gradient into {times(len(group), 'hidden tensor')} "
             "that no optimizer holds.",
             "convert first, ask for the gradient last: x.to(dtype).requires_grad_()",
-            related=distinct(site, (*outer(site), built)),
+            related=distinct(site, (*site.above(1), built)),
             evidence={"leaves": len(group), "reverse_passes": group[0].fills, "in_optimizers": 0},
             count=group[0].fills,
             subject="hidden tensor",

@@ -141,8 +141,8 @@ def finish(state: dict[int, Watched], world: World) -> list[Finding]:
 
 def _told_apart(new: Site, old: Site) -> tuple[Site, Site]:
     """The lines that built two optimizers; when one helper built both, the lines from which it was called."""
-    mine = [new, *(Site(f.file, f.line, f.function) for f in new.callers)]
-    yours = [old, *(Site(f.file, f.line, f.function) for f in old.callers)]
+    mine = [new, *new.above()]
+    yours = [old, *old.above()]
     for here, there in zip(mine, yours, strict=False):
         if here.key() != there.key():
             return here, there

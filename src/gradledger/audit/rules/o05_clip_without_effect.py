@@ -323,7 +323,7 @@ def _finding(
     evidence: dict[str, float | int | str | None],
     count: int,
 ) -> Finding:
-    callers = () if line.alone else tuple(Site(c.file, c.line, c.function) for c in line.site.callers[:1])
+    callers = () if line.alone else line.site.above(1)
     return Finding(
         "O5",
         "error" if severity == "error" else "warning",

@@ -77,7 +77,7 @@ def finish(state: State, world: World) -> list[Finding]:
 def _restores(site: Site) -> list[Site]:
     """Lines that keep a random state and put it back, or that run the part again, in the Function's class that led to
     the line."""
-    for place in (site, *(Site(f.file, f.line, f.function) for f in site.callers)):
+    for place in (site, *site.above()):
         tree = parsed(place.file) if place.file else None
         for node in walk(tree) if tree is not None else ():
             if not isinstance(node, ast.ClassDef) or not any(last_name(base) == "Function" for base in node.bases):

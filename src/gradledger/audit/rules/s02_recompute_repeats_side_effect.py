@@ -33,7 +33,6 @@ from gradledger.audit._phrases import distinct
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, Recomputed
-from gradledger.core.site import Site
 
 RULE = Rule(
     "S2",
@@ -70,17 +69,12 @@ def finish(state: State, world: World) -> list[Finding]:
             "warning",
             event.site,
             *_words(event),
-            related=distinct(event.site, (event.op_site, *_above(event.op_site))),
+            related=distinct(event.site, (event.op_site, *event.op_site.above(3))),
             evidence={"moves_for_each_batch": 2},
             iteration=event.iteration,
         )
         for event in state.moved.values()
     ]
-
-
-def _above(site: Site) -> list[Site]:
-    """The lines that led to the write, innermost first: one of them may be moved out of the recomputed part."""
-    return [Site(frame.file, frame.line, frame.function) for frame in site.callers[:3]]
 
 
 def _words(event: Recomputed) -> tuple[str, str]:

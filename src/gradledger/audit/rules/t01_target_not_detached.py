@@ -28,7 +28,7 @@ v2).detach()`."""
 from __future__ import annotations
 
 from gradledger.audit import _code
-from gradledger.audit._phrases import outer, times
+from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import LISTENS as LISTENS
 from gradledger.audit._targets import (
     Link,
@@ -40,7 +40,6 @@ from gradledger.audit._targets import (
     kin,
     links,
     made_at,
-    sites,
     tree,
 )
 from gradledger.audit.rule import Finding, Rule
@@ -111,7 +110,9 @@ def _shared(met: Meeting, world: World) -> Finding:
         f"The bootstrap target comes from `{name}`, the network being trained, and keeps its graph: {_seen(met)} the "
         "update also moved the target towards the prediction (residual gradient).",
         _fix_shared(met, world),
-        related=sites(site, (met.operand_site, met.target_site, *outer(met.target_site), met.site, met.learner_site)),
+        related=distinct(
+            site, (met.operand_site, met.target_site, *met.target_site.above(1), met.site, met.learner_site)
+        ),
         evidence={
             "grade": "shared network",
             "network": name,
@@ -145,7 +146,7 @@ def _separate(met: Meeting, parameters: set[int], world: World) -> Finding:
         ".grad of its "
         f"{times(len(takes), 'parameter')}, " + _consequence(trained),
         _fix(met.target_site, world),
-        related=sites(met.target_site, (met.operand_site, *outer(met.target_site), met.site, met.learner_site)),
+        related=distinct(met.target_site, (met.operand_site, *met.target_site.above(1), met.site, met.learner_site)),
         evidence={
             "grade": "target in an optimizer" if trained else "separate target",
             "target": name,
@@ -189,8 +190,8 @@ def _through_graph(link: Link, told: set[int], state: Watch, world: World) -> li
             f"and yet {times(count, 'reverse pass')} of a loss over both also wrote the .grad of "
             f"{world.names(reached, 2)}, " + _consequence(trained),
             _fix(site, world),
-            related=sites(
-                site, (*outer(site), backward.root_site, backward.site, link.site, made_at(link.target, world))
+            related=distinct(
+                site, (*site.above(1), backward.root_site, backward.site, link.site, made_at(link.target, world))
             ),
             evidence={
                 "grade": "target in an optimizer" if trained else "separate target",

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Link, Meeting, Watch, filled_together, kin, links, made_at, related, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Link, Meeting, Watch, filled_together, kin, links, made_at, related, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Comparison, Event, GroupAdded, Step
@@ -192,7 +192,7 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
         f"{optimizer.short_cls} holds {times(len(held), 'parameter')} of `{name}`, which is the {target.role} for "
         f"`{source}`: {what}",
         f"give the optimizer only the parameters of `{source}`, not those of `{name}`",
-        related=sites(
+        related=distinct(
             site,
             (*later[:2], *thawed[:1], optimizer.site, target.site, made_at(target.module, world), target.link.site),
         ),

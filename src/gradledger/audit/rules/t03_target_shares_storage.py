@@ -31,8 +31,8 @@ import re
 from dataclasses import dataclass, field
 
 from gradledger.audit import _code, _shadows
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Meeting, Watch, made_at, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Meeting, Watch, made_at, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Comparison, Event, StorageShared
@@ -123,7 +123,7 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
     if met is None and not (_whole_network(targets, origins, world) and (again > 1 or _late(group))):
         return None
     first = group[0].first
-    callers = [Site(f.file, f.line, f.function) for f in first.site.callers[:2]]
+    callers = first.site.above(2)
     site, lines = _where(first, world)
     role = f" used as target (line {met.target_site.line})" if met is not None else ""
     return Finding(
@@ -134,7 +134,7 @@ def _by_assignment(group: list[_Shared], watch: Watch, world: World) -> Finding 
         f"{world.names(origins, 2)}: "
         "every optimizer step moves both, the target never lags.",
         _fix(site, world),
-        related=sites(site, (*callers, *lines, *((met.target_site, met.learner_site) if met is not None else ()))),
+        related=distinct(site, (*callers, *lines, *((met.target_site, met.learner_site) if met is not None else ()))),
         evidence={
             "how": first.how,
             "tensors": len(targets),
@@ -214,7 +214,7 @@ def _by_identity(watch: Watch, world: World) -> list[Finding]:
                 "one being "
                 f"trained: all {times(len(same), 'tensor')} are shared, so the target never lags.",
                 "make a real copy: target = copy.deepcopy(net)",
-                related=sites(site, (met.target_site, met.learner_site, met.site)),
+                related=distinct(site, (met.target_site, met.learner_site, met.site)),
                 evidence={
                     "how": "same tensors",
                     "tensors": len(same),

@@ -30,8 +30,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _code
-from gradledger.audit._phrases import outer, times
-from gradledger.audit._targets import Meeting, Watch, links, related, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Meeting, Watch, links, related, tree
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import CopyLink, World
 from gradledger.core.events import Backward, Comparison, Copied, Event
@@ -107,7 +107,7 @@ def _blended(watch: Watch, told: set[int], world: World) -> Iterator[Finding]:
             f"`{name}`, which is trained, gives the target here, and line {copy.site.line} blends it with itself "
             f"({times(link.count, 'time')}): the target follows every optimizer step instead of lagging.",
             "keep a separate module: target = copy.deepcopy(net).requires_grad_(False), and blend into that",
-            related=sites(met.target_site, (*alias, copy.site, *outer(copy.site), met.site, met.learner_site)),
+            related=distinct(met.target_site, (*alias, copy.site, *copy.site.above(1), met.site, met.learner_site)),
             evidence={"module": name, "losses_seen": met.count, "self_copies": link.count, "weight": copy.tau},
             count=met.count,
             subject=name,
@@ -163,7 +163,7 @@ def _finding(both: _Both, world: World) -> Finding:
     copies = (
         ()
         if copy is None
-        else (copy.first.site, *(Site(f.file, f.line, f.function) for f in copy.first.site.callers[:1]))
+        else (copy.first.site, *copy.first.site.above(1))
     )
     if both.alias is not None:
         fix = f"{both.alias[0]} = copy.deepcopy({both.alias[1]}) once, then only {both.alias[0]}.load_state_dict(...)"
@@ -177,7 +177,7 @@ def _finding(both: _Both, world: World) -> Finding:
         f"{met.target_site.line}), {proof}: "
         "the target follows every optimizer step instead of lagging.",
         fix,
-        related=sites(site, (met.target_site, *copies, met.learner_site)),
+        related=distinct(site, (met.target_site, *copies, met.learner_site)),
         evidence={
             "module": name,
             "losses_seen": met.count,

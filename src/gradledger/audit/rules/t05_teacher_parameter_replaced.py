@@ -35,8 +35,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
-from gradledger.audit._phrases import outer, times
-from gradledger.audit._targets import made_at, sites
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import made_at
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Copied, DeepCopied, Event, RunEnded, TensorRegistered
@@ -208,7 +208,7 @@ def _stale(state: State, world: World) -> Iterator[Finding]:
             f"`{target}` still {'writes into' if one.into else 'reads'} {times(len(one.stale), 'old parameter')}, "
             "which nothing else uses any more.",
             "write values in place here: load_state_dict, copy_; or make the pairs anew after the change",
-            related=sites(sites_[0], (*sites_[1:4], one.first.site, made_at(one.first.target, world))),
+            related=distinct(sites_[0], (*sites_[1:4], one.first.site, made_at(one.first.target, world))),
             evidence={"old": len(one.stale), "weight": one.first.tau, "updates_after": one.after},
             count=one.after,
             subject=next(iter(one.names)),
@@ -271,7 +271,7 @@ def _finding(
         + "; ".join(parts)
         + ".",
         "write the values in place: with torch.no_grad(): p.lerp_(q, 1 - m)",
-        related=sites(first.site, (*(one.first.site for _, one in group), *writes, copied_at, made_at(root, world))),
+        related=distinct(first.site, (*(one.first.site for _, one in group), *writes, copied_at, made_at(root, world))),
         evidence={
             "module": name,
             "names": [f"{world.module_name(m)}.{n}" for (m, n), _ in group[:4]],
@@ -302,7 +302,7 @@ def _loud(state: State, world: World) -> list[Finding]:
             f"A plain tensor is assigned to the registered parameter `{match[2]}`, which torch refuses ({match[1]}): a "
             "parameter's values are changed in place, its object stays.",
             _in_place(world.source(site), match[2]),
-            related=sites(site, outer(site)),
+            related=distinct(site, site.above(1)),
             evidence={"exception": ended.exception, "parameter": match[2], "got": match[1]},
             iteration=ended.iteration,
         )

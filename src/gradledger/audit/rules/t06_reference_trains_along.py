@@ -26,8 +26,8 @@ of its own.  A program without an optimizer asks `autograd.grad` for the gradien
 from __future__ import annotations
 
 from gradledger.audit import _code
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Link, Meeting, Watch, alone, call_into, frozen, links, made_at, sites
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Link, Meeting, Watch, alone, call_into, frozen, links, made_at
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Comparison, Event
@@ -157,7 +157,7 @@ def _finding(
         + (f" (line {met.site.line})" if met is not None else "")
         + f": {what}",
         fix,
-        related=sites(
+        related=distinct(
             site,
             (
                 link.site,

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import made_at, sites
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import made_at
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Copied, Event, ModuleCalled, StateTaken, StatisticsMoved
@@ -130,7 +130,7 @@ def _carries(other: tuple[tuple[int, int], _Follow], target: int, below: list[in
 def _finding(source: int, target: int, follow: _Follow, called: Site | None, world: World) -> Finding:
     last = follow.last
     name, origin = world.module_name(target), world.module_name(source)
-    callers = [Site(f.file, f.line, f.function) for f in last.site.callers[:1]]
+    callers = last.site.above(1)
     names = list(last.buffers_differ)
     return Finding(
         "T7",
@@ -140,7 +140,7 @@ def _finding(source: int, target: int, follow: _Follow, called: Site | None, wor
         f"{len(names)} of {times(last.buffers, 'floating buffer')} still differ after the latest one "
         f"({', '.join(names[:2])}).",
         "also copy buffers: for s, t in zip(source.buffers(), target.buffers()): t.copy_(s)",
-        related=sites(last.site, (*callers, made_at(target, world), *_one(called))),
+        related=distinct(last.site, (*callers, made_at(target, world), *_one(called))),
         evidence={
             "target": name,
             "network": origin,

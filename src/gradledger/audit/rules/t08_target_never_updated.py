@@ -35,8 +35,8 @@ from __future__ import annotations
 import re
 
 from gradledger.audit import _code, _shadows
-from gradledger.audit._phrases import times
-from gradledger.audit._targets import Meeting, Watch, links, made_at, sites, tree
+from gradledger.audit._phrases import distinct, times
+from gradledger.audit._targets import Meeting, Watch, links, made_at, tree
 from gradledger.audit._vain import Effect, State, followed, never_ran, stands
 from gradledger.audit._vain_sources import untrained, used_up
 from gradledger.audit.rule import Finding, Rule
@@ -333,5 +333,5 @@ def _as_target(module: int, watch: Watch, world: World) -> Meeting | None:
 
 
 def _where(site: Site, met: Meeting | None, module: int, world: World) -> tuple[Site, ...]:
-    callers = [Site(f.file, f.line, f.function) for f in site.callers[:1]]
-    return sites(site, (*callers, *((met.target_site,) if met is not None else ()), made_at(module, world)))
+    callers = site.above(1)
+    return distinct(site, (*callers, *((met.target_site,) if met is not None else ()), made_at(module, world)))

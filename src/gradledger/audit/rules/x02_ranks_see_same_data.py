@@ -125,7 +125,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"same seed: the order and every batch repeat, and this rank never sees the other "
                 f"{one.first.replicas - 1} of {one.first.replicas} parts of the data.",
                 "sampler.set_epoch(epoch) before each pass",
-                related=distinct(one.last, (made, *(Site(f.file, f.line, f.function) for f in one.last.callers[:2]))),
+                related=distinct(one.last, (made, *one.last.above(2))),
                 evidence={"passes": len(one.orders), "epoch": one.orders[0][0], "replicas": one.first.replicas},
                 count=len(one.orders),
                 iteration=one.first.iteration,
@@ -157,7 +157,7 @@ def _one_shard(state: State) -> list[Finding]:
                 f"the DistributedSampler of each of the {len(ranks)} ranks is told that it is rank {first.shard} of "
                 f"{first.replicas}: all train on the same part of the data, and nobody on the rest.",
                 "DistributedSampler(data, rank=dist.get_rank()), or no rank at all: it asks the group itself",
-                related=distinct(made, (first.site, *(Site(f.file, f.line, f.function) for f in made.callers[:2]))),
+                related=distinct(made, (first.site, *made.above(2))),
                 evidence={"ranks": len(ranks), "shard": first.shard, "replicas": first.replicas},
                 iteration=first.iteration,
             )
@@ -234,7 +234,7 @@ def _alike(state: State) -> list[Finding]:
 def _same_work(passes: list[RankLoss]) -> Finding:
     first = passes[0]
     places = [s for s in (*first.made, first.call_site, first.site) if s.file] or [first.site]
-    above = [Site(f.file, f.line, f.function) for s in places[:2] for f in s.callers[:1]]
+    above = [caller for place in places[:2] for caller in place.above(1)]
     values = [p.value for p in passes if p.value is not None]
     told = f" ({', '.join(number(v) for v in values[:3])} ...)" if values else ""
     return Finding(

@@ -289,8 +289,8 @@ class _Probe:
         first = lengths.mask() & ~longer.mask()
         if lengths.left or size.shape != first.shape or (size[longer.mask()] > 0).any() or not (size[first] > 0).all():
             return
-        inside = {self.pieces.get(token, token) for token in self.entered} | self.entered
-        alike = (w.lengths.rows == lengths.rows and w.same != witness.same for w in self.witnesses if w.token in inside)
+        inputs = (w for w in self.witnesses if w.token in self.entered)
+        alike = (w.lengths.rows == lengths.rows and w.same != witness.same for w in inputs)
         masks = [w for w in self.witnesses if w.told_by == "mask" and w.lengths.rows == longer.rows]
         if any(alike) and masks:
             made = self.trace.values.get(masks[0].token)

@@ -233,7 +233,7 @@ class _Probe:
         first = next((m for m in before if m.op_site.key() == here.key()), before[0])
         site = first.site if first.checkpoint else here
         if self.often.worth_telling((site.key(), name, first.op_site.key())):
-            asked = next((Site(c.file, c.line, c.function) for c in first.site.callers), NOWHERE)
+            asked = next(iter(first.site.above(1)), NOWHERE)
             what = "random" if first.draws else "state"
             self.recorder.emit(
                 Recomputed, site, what=what, op=name, op_site=first.op_site, compared=True, asked_site=asked
