@@ -1,8 +1,10 @@
-"""Whether the program's own `step` gives a time limit as its fourth value, read from the text."""
+"""Time limits that the program's own `step` makes of a count of its calls, read from the text."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gradledger.audit._code import last_name, walk
 
@@ -57,3 +59,63 @@ def _is_counter(tree: ast.Module, side: ast.expr) -> bool:
             uses.add(id(node.value))
     reads = (n for n in walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
     return counted and all(id(n) in uses for n in reads if n.attr == side.attr)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A `step` that counts its calls, and says at a limit that the episode ended: on which line, as the how-manieth of
+    how many values."""
+
+    function: str
+    line: int
+    place: int
+    values: int
+
+
+def folded(tree: ast.Module) -> list[Folded]:
+    """`return obs, reward, fell or self.t >= self.limit`, and `if self.t >= self.limit: done = True` before a return.
+
+    Only counts that each call raises, and that nothing else reads: what the agent sees makes the limit a part of the
+    task, and what is raised now and then counts something that happens in it.
+    """
+    found = []
+    for function in walk(tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        raised = (n.target for n in function.body if isinstance(n, ast.AugAssign))
+        counters = {last_name(target) for target in raised if _is_counter(tree, target)}
+        returns = [n.value for n in walk(function) if isinstance(n, ast.Return)] if counters else []
+        for value in returns:
+            if isinstance(value, ast.Tuple) and len(value.elts) <= 4:
+                for place, part in enumerate(value.elts[1:3], 1):
+                    line = next(_at_limit(function, part, counters), None)
+                    if line is not None:
+                        found.append(Folded(function.name, line, place, len(value.elts)))
+    return found
+
+
+def _at_limit(function: ast.AST, part: ast.expr, counters: set[str]) -> Iterator[int]:
+    """Lines that make `part` true when a counter reaches a limit."""
+    yield from _reached(part, counters)
+    names = {n.id for n in walk(part) if isinstance(n, ast.Name)}
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and any(last_name(target) in names for target in node.targets):
+            yield from _reached(node.value, counters)
+        elif isinstance(node, ast.If) and any(_reached(node.test, counters)):
+            yield from (n.lineno for n in node.body if _is_set(n, names))
+
+
+def _reached(expression: ast.expr, counters: set[str]) -> Iterator[int]:
+    """Lines of `self.t >= self.limit` and `self.t == LIMIT` in an expression."""
+    for node in walk(expression):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and last_name(node.left) in counters:
+            if isinstance(node.ops[0], (ast.GtE, ast.Gt, ast.Eq)):
+                yield node.lineno
+
+
+def _is_set(node: ast.stmt, names: set[str]) -> bool:
+    """`done = True`."""
+    given = node.value if isinstance(node, ast.Assign) else None
+    if not isinstance(node, ast.Assign) or not isinstance(given, ast.Constant) or given.value is not True:
+        return False
+    return any(last_name(target) in names for target in node.targets)

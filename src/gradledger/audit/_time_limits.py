@@ -1,5 +1,5 @@
 """Flags that count a time limit as the end of an episode, read from the text: `terminated or truncated` in the memory,
-or the time limit alone."""
+the time limit alone, or an end in which the program's own `step` has put it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gradledger.audit._clocks import gives_clock
+from gradledger.audit._clocks import Folded, folded, gives_clock
 from gradledger.audit._code import arguments, last_name, parsed, walk
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._terminals import FLAG, OPPOSITE, STORES
@@ -37,11 +37,12 @@ def limits_as_ends(file: str) -> list[Limit]:
     found: list[Limit] = []
     if tree is None:
         return found
-    clock = gives_clock(tree)
+    clock, inside = gives_clock(tree), folded(tree)
     for scope in _scopes(tree):
         steps = list(_steps(scope))
         pairs = [step[:3] for step in steps if step[3] == 5]
         found += [limit for line, end, cut in pairs if (limit := _cut_kept(scope, line, end, cut)) is not None]
+        found += _folded_kept(scope, inside)
         # the order of five values is gymnasium's; a `step` of the program's own may give anything
         known = {frozenset((end, cut)) for _, end, cut, given in steps if clock or (given == 5 and clock is None)}
         joined = [(node, names) for node in own_nodes(scope) if (names := _joined(node, known)) is not None]
@@ -76,14 +77,38 @@ def _steps(scope: ast.AST) -> Iterator[tuple[int, str, str, int]]:
 
 def _cut_kept(scope: ast.AST, line: int, end: str, cut: str) -> Limit | None:
     """A memory that is given the time limit of a step and nothing of its end."""
-    for node in own_nodes(scope):
-        if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
-            continue
-        given = (*node.args, *(k.value for k in node.keywords))
-        names = {n.id for value in given for n in walk(value) if isinstance(n, ast.Name)}
-        if cut in names and end not in names and len(names) > 3:
-            return Limit(line, cut, node.lineno, alone=True)
+    for kept, names in _given(scope):
+        if cut in names and end not in names:
+            return Limit(line, cut, kept, alone=True)
     return None
+
+
+def _folded_kept(scope: ast.AST, inside: list[Folded]) -> Iterator[Limit]:
+    """A memory that is given the end of `env.step`, in which the program's own `step` has put a time limit, and no
+    other flag of that step."""
+    for node in own_nodes(scope) if inside else ():
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        target, called = node.targets[0], last_name(node.value.func)
+        for fold in inside:
+            if isinstance(target, ast.Tuple) and (called, len(target.elts)) == (fold.function, fold.values):
+                name = last_name(target.elts[fold.place])
+                others = {last_name(t) for t in target.elts[2:]} - {name}
+                yield from (
+                    Limit(fold.line, name, line, proved=True)
+                    for line, names in _given(scope)
+                    if name in names and not others & names
+                )
+
+
+def _given(scope: ast.AST) -> Iterator[tuple[int, set[str]]]:
+    """Calls that put a transition into a memory: the line, and the names that it is made of."""
+    for node in own_nodes(scope):
+        if isinstance(node, ast.Call) and last_name(node.func) in STORES:
+            given = (*node.args, *(k.value for k in node.keywords))
+            names = {n.id for value in given for n in walk(value) if isinstance(n, ast.Name)}
+            if len(names) > 3:
+                yield node.lineno, names
 
 
 def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:

@@ -31,7 +31,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a sum over several steps of one long stream asks for the flag of its last step only;
 - when a function is given whether the episode ended, and writes into the memory that it did without a look;
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
-  in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone.
+  in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
+  program's own `step` counts its calls and says at a limit that the episode ended.
 
 ## Near misses
 - Continuing tasks: no flag at all, or environments known never to end.
@@ -43,6 +44,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - A minimum of values that are all masked, or that is masked as a whole.
 - Sums over windows of single episodes, or whose starts are chosen by the flags.
 - An environment of the program's own whose fourth value is another kind of end, or a count that the agent sees.
+- A `step` that ends the episode by a count which the agent sees, or which only some calls raise.
 
 ## Fix
 `y = r + gamma * (1 - terminated) * value(next_state)`, with `terminated` (not `done`) in the memory.
