@@ -16,6 +16,12 @@ _ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]+)?=(?
 _RESULT = re.compile(r"(^|_)loss(_(step|value|sum|mean|total))?$")
 
 
+def assigned(line: str) -> str:
+    """The variable that a line of source assigns the result of a call to; "" for any other line."""
+    match = _ASSIGNED.match(line)
+    return match[1] if match is not None and "(" in match[2] else ""
+
+
 def root_label(site: Site, cls: str, taken: set[str]) -> str:
     """Label of a module of class `cls` built at `site`, distinct from every label in `taken`."""
     frames = [Frame(site.file, site.line, site.function), *site.callers]

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from gradledger.audit._book import Book
-from gradledger.audit._naming import root_label
+from gradledger.audit._naming import assigned, root_label
 from gradledger.audit._records import CopyLink, LoaderInfo, ModuleInfo, OptimizerInfo, SchedulerInfo, TensorInfo
 from gradledger.audit._source import source_line
 from gradledger.core import events as ev
@@ -227,7 +227,7 @@ class World:
     # ------------------------------------------------------------------------------------------- names
 
     def name(self, tensor: int) -> str:
-        """A readable name: "policy.0.weight", or "free tensor 12 [3]" for one that no module owns."""
+        """A readable name: "policy.0.weight"; for one that no module owns, its variable, or "free tensor 12 [3]"."""
         info = self.tensor(tensor)
         places = info.owners or info.former
         live = [place for place in places if not self.module(place[0]).freed] or places
@@ -243,7 +243,13 @@ class World:
             for attribute in module_info.plain:
                 if tensor in attribute.tensors:
                     return f"{self.module_name(module_info.ident)}.{attribute.name}"
-        return f"free tensor {tensor} {list(info.shape)}"
+        return self._variable(info) or f"free tensor {tensor} {list(info.shape)}"
+
+    def _variable(self, info: TensorInfo) -> str:
+        """The variable that the line of a free tensor assigns, "" when it assigns none or makes several tensors."""
+        if not info.site.file or any(t.site.key() == info.site.key() for t in self.tensors.values() if t is not info):
+            return ""
+        return assigned(source_line(info.site.file, info.site.line))
 
     def names(self, tensors: Iterable[int], limit: int = 3) -> str:
         """Names of several tensors in one phrase: "a.weight, a.bias and 4 more"."""

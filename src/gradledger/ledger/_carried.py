@@ -1,12 +1,15 @@
 """What the program's own objects carry along beside the tensors of a state: numbers of a module, an optimizer's own
-tensors, arrays of a helper.  Prints of them are taken with a state, and again after it was loaded into a new network.
+tensors, arrays of a helper, leaves that an optimizer trains and no module owns.  Prints of them are taken with a state,
+and again after it was loaded into a new network.
 
 An object is known again by its class and its place: below a module, or below what stands around the line that takes or
-loads the state (`self.scale` of a trainer).  Nothing of the program is kept alive.
+loads the state (`self.scale` of a trainer); an optimizer by its class and the shapes that it holds.  Nothing of the
+program is kept alive.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +21,8 @@ import torch
 
 from gradledger.core.site import NOWHERE, Site, is_installed
 from gradledger.ledger import _site
+from gradledger.ledger._recorder import Recorder
+from gradledger.ledger._registry import Registry
 from gradledger.ledger._values import elements, readable
 
 Place = tuple[str, ...]
@@ -26,6 +31,8 @@ MAX_NAMES = 64  # of one object, and entries of one list
 MAX_AROUND = 256  # names of one frame
 MAX_DEPTH = 3
 LOOKED = 8
+MAX_HELD = 1000  # tensors of one optimizer
+NEARLY = 1e-5  # a value that went through a logarithm, or a file of text
 
 _made_by: weakref.WeakKeyDictionary[type, Site] = weakref.WeakKeyDictionary()
 
@@ -41,12 +48,25 @@ class Carried:
     site: Site  # a method of its class
 
 
+Kind = tuple[str, tuple[tuple[int, ...], ...]]  # of an optimizer: its class, and the shapes that it holds
+
+
+@dataclass(slots=True)
+class Leaves:
+    """What one optimizer trains and no module owns: prints by place in the optimizer, and the tensors' numbers."""
+
+    optimizer: int
+    values: dict[int, tuple[float, ...]]
+    numbers: dict[int, int]
+
+
 @dataclass(slots=True)
 class Around:
-    """The objects that stood around a state, by place, and the line."""
+    """The objects that stood around a state, by place, and the line; and leaves that no module owns, by optimizer."""
 
     site: Site = NOWHERE
     objects: dict[Place, Carried] = field(default_factory=dict)
+    leaves: dict[Kind, Leaves] = field(default_factory=dict)
 
 
 def around(module: torch.nn.Module) -> Around:
@@ -181,3 +201,38 @@ def lost(then: Around, now: Around) -> Iterator[Lost]:
         names = tuple(n for n, v in mine.values.items() if n in before.values and before.values[n] != v)
         if names:
             yield Lost(mine.of, mine, names, then.site)
+
+
+def leaves_of(recorder: Recorder, after: int = 0) -> dict[Kind, Leaves]:
+    """The leaves that live optimizers train and no module owns.  Optimizers that are alike are left out, since one
+    could not be told from the other; `after`: and those up to this number."""
+    owned, found = recorder.part(Registry).owners, dict[Kind, Leaves]()
+    twice: set[Kind] = set()
+    for optimizer, number in recorder.optimizers.live():
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if number <= after or len(held) > MAX_HELD:
+            continue
+        kind = type(optimizer).__name__, tuple(tuple(p.shape) for p in held)
+        values, numbers = dict[int, tuple[float, ...]](), dict[int, int]()
+        for place, tensor in enumerate(held):
+            ident = recorder.tensors.find(tensor)
+            if ident is not None and ident not in owned and tensor.is_leaf and readable(tensor):
+                values[place], numbers[place] = elements(tensor, LOOKED), ident
+        if values:
+            if kind in found:
+                twice.add(kind)
+            found[kind] = Leaves(number, values, numbers)
+    return {kind: leaves for kind, leaves in found.items() if kind not in twice}
+
+
+def leaves_lost(then: Leaves, now: Leaves) -> tuple[int, ...]:
+    """Numbers of the leaves in a new optimizer that do not have the values they had when the state was taken."""
+    return tuple(
+        now.numbers[place]
+        for place, was in then.values.items()
+        if place in now.values and not all(map(_equal, was, now.values[place]))
+    )
+
+
+def _equal(a: float, b: float) -> bool:
+    return a == b or math.isclose(a, b, rel_tol=NEARLY, abs_tol=NEARLY)

@@ -18,7 +18,7 @@ _LIMITED = frozenset({"clamp", "clamp_min", "clip", "maximum", "add"})  # agains
 # From a mask to what it was made of: the same positions.
 _MASKS = frozenset(
     {
-        "to", "float", "double", "half", "bfloat16", "bool", "long", "int", "type", "type_as", "ne", "eq", "gt", "ge",
+        "to", "double", "half", "bfloat16", "bool", "long", "type", "type_as", "ne", "eq", "gt", "ge",
         "lt", "le", "logical_not", "bitwise_not", "invert", "rsub", "unsqueeze", "clone", "contiguous",
     }
 )  # fmt: skip

@@ -16,6 +16,7 @@ _ALIASES = {
     "__matmul__": "matmul", "__rmatmul__": "matmul", "__abs__": "abs", "absolute": "abs",
     "__getitem__": "getitem", "__setitem__": "setitem",
     "__float__": "float", "__int__": "int", "__bool__": "bool", "__array__": "numpy", "__index__": "int",
+    "float": "to", "int": "to",  # `x.float()` gives a tensor, `float(x)` does not
     "concat": "cat", "concatenate": "cat", "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le",
     "special_expit": "sigmoid", "sigmoid_": "sigmoid", "special_softmax": "softmax", "softmax_": "softmax",
     "special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp", "special_log1p": "log1p",
@@ -56,8 +57,8 @@ VIEWS = frozenset(
 )  # fmt: skip
 # A prediction is still "just the module's output" after these.
 SELECTIONS = VIEWS | frozenset(
-    {"gather", "index_select", "take_along_dim", "take", "max", "amax", "masked_select", "to", "float_cast",
-     "clone", "double", "type", "type_as", "half", "bfloat16", "stack", "cat", "min", "minimum", "log_prob"}
+    {"gather", "index_select", "take_along_dim", "take", "max", "amax", "masked_select", "to", "clone", "double",
+     "type", "type_as", "half", "bfloat16", "stack", "cat", "min", "minimum", "log_prob"}
 )  # fmt: skip
 LOSSES = frozenset(
     {

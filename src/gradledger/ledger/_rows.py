@@ -35,6 +35,7 @@ _MIXED = frozenset(
     {"sort", "flip", "roll", "cumsum", "cumprod", "argsort", "randperm", "topk", "bmm", "cdist", "unique", "randn_like",
      "rand_like", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "bernoulli"}
 )  # fmt: skip
+_CASTS = frozenset({"to", "double", "half", "bfloat16", "type", "contiguous"})
 _WORDS = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "sign", "bucketize", "searchsorted"})
 
 
@@ -260,6 +261,8 @@ class Rows:
         if op.name in _WORDS:
             fitted = frozenset()
         if source is not None:
+            if op.name in _CASTS and source.part.whole and len(source.part.rows) == np.size(source.rows):
+                source.part.tensor = Ref(out)  # `torch.tensor(array).float()`: the first one is gone at once
             self.give(out, Held(source.rows, source.part, fitted, source.single))
         elif fitted and len(self.fitted) < KEPT:
             self.fitted[self.trace.token_of(out)] = fitted

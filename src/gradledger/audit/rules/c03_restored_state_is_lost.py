@@ -10,6 +10,8 @@ The program saves or keeps state in order to come back to it, and what comes bac
 - A queue, a codebook's counts or a running mean is a buffer with `persistent=False`: no state holds it.
 - A temperature or a count of updates is a plain number of a module, the momentum a plain list of an optimizer, the
   observation's mean an array of a helper: nothing saves them.
+- `log_alpha`, or the weights of tasks, is a tensor that an optimizer trains and no module owns: the file has the
+  optimizer's moments of it, and not the value.
 
 ## Why it matters
 The reported model is not the one that was chosen; the resumed learning rate is not the one that was planned.  No error
@@ -26,6 +28,9 @@ that the state was taken from, and the loaded module is called.  The program's o
 before the next step: a number, array or list of tensors that differs and was not touched since the load is reported
 when its class carries it on from its own last value and the training feels it (forward returns what is computed with
 it, tensors or a learning rate are written with it, a method scales its argument by it).
+
+Tensors that an optimizer trains and no module owns are compared between the optimizer at the time when the state was
+taken and the one that stands in its place before the first step after the load.
 
 ## Near misses
 - `copy.deepcopy(model.state_dict())`, or `{k: v.clone() ...}`: a copy indeed.
@@ -50,7 +55,7 @@ from gradledger.audit._phrases import distinct, times
 from gradledger.audit._resumes import Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, ModuleCalled, NotPutBack, StateLoaded
+from gradledger.core.events import Event, LeavesNotPutBack, ModuleCalled, NotPutBack, StateLoaded
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -59,7 +64,7 @@ RULE = Rule(
     "checkpoint",
     "What is restored is not what was kept: a state that is the live memory itself, or a schedule that starts over.",
 )
-LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled, NotPutBack)
+LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, ModuleCalled, NotPutBack, LeavesNotPutBack)
 _KEPT = re.compile(r"(^|_)(best|kept|keep|saved?|snapshot|backup|old|prev\w*|initial|final)(_|$)", re.IGNORECASE)
 _CACHE = re.compile(r"cache|hidden|past|mask|(^|_)(kv|h|c|state)(_|\d|$)", re.IGNORECASE)
 _TORCH = frozenset(
@@ -82,6 +87,7 @@ class State:
     unsaved: dict[tuple[int, str], StateLoaded] = field(default_factory=dict)  # (module, path) that a load left apart
     used: set[int] = field(default_factory=set)  # modules of those, called since
     left: list[NotPutBack] = field(default_factory=list)
+    leaves: list[LeavesNotPutBack] = field(default_factory=list)
 
 
 def init() -> State:
@@ -98,6 +104,9 @@ def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, NotPutBack):
         state.left.append(event)
         return
+    if isinstance(event, LeavesNotPutBack):
+        state.leaves.append(event)
+        return
     _resumes.update(state.resumes, event, world)
     if isinstance(event, StateLoaded) and event.own_since is not None and world.trained_module(event.ident):
         key = event.site.key()
@@ -113,7 +122,37 @@ def update(state: State, event: Event, world: World) -> None:
 def finish(state: State, world: World) -> list[Finding]:
     own = [_own(load, steps, world) for key, (load, steps) in state.own.items() if state.count[key] <= RARELY]
     found = own + _shallow(state, world) + _schedules(state.resumes, world) + _unsaved(state, world)
-    return found + [finding for event in state.left for finding in _not_put_back(state, event, world)]
+    found += [finding for event in state.left for finding in _not_put_back(state, event, world)]
+    told: set[int] = set()
+    for leaves in state.leaves:
+        if leaves.optimizer not in told and (finding := _leaves(state, leaves, world)) is not None:
+            told.add(leaves.optimizer)
+            found.append(finding)
+    return found
+
+
+def _leaves(state: State, event: LeavesNotPutBack, world: World) -> Finding | None:
+    """What an optimizer trains, and no module owns, and no file holds."""
+    load = state.resumes.loads.get(event.module)
+    if load is None or not _resumes.means_to_resume(load, world) or _resumes.another_kind(load.event, world):
+        return None
+    made = [s for s in (world.tensor(t).site for t in event.tensors) if s.file]
+    site, built = (made or [event.site])[0], world.optimizers[event.optimizer].site
+    names, many = world.names(list(event.tensors)), len(event.tensors) > 1
+    return Finding(
+        "C3",
+        "error",
+        site,
+        f"`{names}` {'are' if many else 'is'} trained by the optimizer of line {built.line}, and no module owns "
+        f"{'them' if many else 'it'}: what line {event.taken_site.line} saves leaves {'them' if many else 'it'} out, "
+        f"and after the load on line {event.site.line} training goes on from {'their' if many else 'its'} first value.",
+        f"save {names} beside the weights and copy it back under no_grad, or make it a Parameter of the module",
+        related=distinct(site, (*made[1:], event.taken_site, event.site, built)),
+        evidence={"tensors": len(event.tensors), "saved": False},
+        confidence="likely",
+        subject=names,
+        iteration=event.iteration,
+    )
 
 
 def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding]:

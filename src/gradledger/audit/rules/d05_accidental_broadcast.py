@@ -75,15 +75,24 @@ def finish(state: State, world: World) -> list[Finding]:
     kept: list[Finding] = []
     for finding in (_finding(spot) for spot in state.spots.values() if not spot.explicit):
         # `ratio * adv` and `clipped * adv`: one operand of the wrong shape is one fault
-        operands = {s.key() for s in finding.related}
         for index, other in enumerate(kept):
-            if operands & {s.key() for s in other.related}:
+            if _is_one_fault(finding, other):
                 lines = distinct(other.site, (*other.related, finding.site, *finding.related))
                 kept[index] = replace(other, related=lines, count=other.count + finding.count)
                 break
         else:
             kept.append(finding)
-    return kept
+    # who hands the operands over, for a loss that is given the wrong shape
+    return [replace(f, related=distinct(f.site, (*f.related, *f.site.above(2)))) for f in kept]
+
+
+def _is_one_fault(a: Finding, b: Finding) -> bool:
+    """Two lines that have an operand in common, or operands of the same shapes in one call of one function."""
+    if {s.key() for s in a.related} & {s.key() for s in b.related}:
+        return True
+    shapes = [{str(f.evidence["left"]), str(f.evidence["right"])} for f in (a, b)]
+    places = [(f.site.file, f.site.function, f.site.callers) for f in (a, b)]
+    return bool(a.site.callers) and shapes[0] == shapes[1] and places[0] == places[1]
 
 
 def _finding(spot: _Spot) -> Finding:

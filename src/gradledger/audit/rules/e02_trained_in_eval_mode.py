@@ -30,7 +30,8 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import parsed, walk
+from gradledger.audit._code import lines_calling, parsed, walk
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -167,7 +168,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"{times(call.moody, 'mode-dependent layer')} without effect in "
                 f"{times(known.iterations, 'watched iteration')}.",
                 f"{name}.train()  before the training loop of each epoch",
-                related=distinct(call.site, (known.first_switch, *(_flags_set(call.site) if call.training else ()))),
+                related=distinct(call.site, (*_switches(known), *(_flags_set(call.site) if call.training else ()))),
                 evidence={
                     "mode_dependent_layers": call.moody,
                     "trained_in_train_mode": known.trained,
@@ -179,6 +180,17 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _switches(known: _Module) -> list[Site]:
+    """The line that switched to eval mode, who called it, and lines of the training function that switch back, though
+    not often enough."""
+    if known.first is None:
+        return []
+    inside = enclosing_function(known.first.site.file, known.first.site.line)
+    within = (inside.lineno, inside.end_lineno or inside.lineno) if inside is not None else None
+    back = lines_calling(known.first.site.file, frozenset({"train"}), within) if within is not None else []
+    return [known.first_switch, *known.first_switch.above(1), *(Site(known.first.site.file, n, "") for n in back[:2])]
 
 
 def _flags_set(site: Site) -> list[Site]:

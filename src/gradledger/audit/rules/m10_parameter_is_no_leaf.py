@@ -133,7 +133,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"`{full}` is the result of an operation on a Parameter, not a Parameter: it is not registered, no "
                 f"optimizer holds it{then} ({times(kept.backwards, 'reverse pass')}).",
                 _fix(site, name, world),
-                related=distinct(site, (built[0].site if built else NOWHERE,)),
+                related=distinct(site, (written or NOWHERE, built[0].site if built else NOWHERE)),
                 evidence={
                     "attribute": full,
                     "shape": list(kept.first.shape),

@@ -33,6 +33,9 @@ from gradledger.core.events._copies import (
     FileTouched as FileTouched,
 )
 from gradledger.core.events._copies import (
+    LeavesNotPutBack as LeavesNotPutBack,
+)
+from gradledger.core.events._copies import (
     NotPutBack as NotPutBack,
 )
 from gradledger.core.events._copies import (

@@ -138,6 +138,19 @@ class NotPutBack(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeavesNotPutBack(Event):
+    """Before the first step after `module` was filled from a file (on this line): `optimizer`, made since the state was
+    taken at `taken_site`, trains `tensors`, which no module owns, and which have other values than those that stood in
+    their places then."""
+
+    KIND: ClassVar[str] = "leaves_not_put_back"
+    module: int
+    optimizer: int
+    tensors: tuple[int, ...]
+    taken_site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileTouched(Event):
     """A file was written or read (of `torch.save`, safetensors, numpy, pickle or JSON): `what` it held, by owner
     ("module", "optimizer", "scheduler", "rng", "number", "other").  `counts`: whole numbers under names that tell how

@@ -24,12 +24,12 @@ MAX_VISITS = 4000
 MAX_FRAMES = 12
 MAKERS = frozenset({"softmax", "log_softmax", "sigmoid"})
 # Nothing but shape, precision, or values at the very edge.
-_UNCHANGED = VIEWS | {"to", "float", "double", "half", "bfloat16", "type", "clone", "clamp", "clip", "cpu", "cuda"}
+_UNCHANGED = VIEWS | {"to", "double", "half", "bfloat16", "type", "clone", "clamp", "clip", "cpu", "cuda"}
 _SAME_AXES = frozenset(
-    {"to", "float", "double", "half", "bfloat16", "type", "clone", "clamp", "clip", "cpu", "cuda", "contiguous",
+    {"to", "double", "half", "bfloat16", "type", "clone", "clamp", "clip", "cpu", "cuda", "contiguous",
      "dropout", "log"}
 )  # fmt: skip
-_SCORES = frozenset({"mul", "div", "add", "sub", "masked_fill", "where", "masked_fill_", "clamp", "to", "float"})
+_SCORES = frozenset({"mul", "div", "add", "sub", "masked_fill", "where", "masked_fill_", "clamp", "to"})
 # What must not be given to what: operation -> makers of its first operand.
 _MISFITS = {
     "cross_entropy": {"softmax", "log_softmax", "sigmoid"},

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from gradledger.core.events import NotPutBack
+from gradledger.core.events import LeavesNotPutBack, NotPutBack
 from gradledger.core.site import Site
-from gradledger.ledger._carried import Around, Lost, around, lost
+from gradledger.ledger._carried import Around, Lost, around, leaves_lost, leaves_of, lost
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._registry import tree_tensors
 from gradledger.ledger._session import Session
@@ -20,14 +20,21 @@ class _Probe:
     def __init__(self, session: Session) -> None:
         self.recorder = session.recorder
         self.waiting: list[tuple[int, Site, list[Lost]]] = []  # loaded module, line of the load, what it left
-        self.told: set[tuple[str, tuple[str, ...]]] = set()
+        self.told: set[tuple[str, tuple[str | int, ...]]] = set()
+        self.missing: list[tuple[int, Site, Around]] = []  # as `waiting`, for leaves that no module owns
 
     def loaded(self, module: torch.nn.Module, number: int, site: Site, then: Around) -> None:
         """A module was filled from the file of a state that was taken in this process."""
         if len(self.waiting) < TOLD:
             self.waiting.append((number, site, list(lost(then, around(module)))))
+            if then.leaves:
+                self.missing.append((number, site, then))
 
     def before_step(self, tensors: list[torch.Tensor], site: Site) -> None:
+        if self.missing:
+            missing, self.missing = self.missing, []
+            for number, line, then in missing:
+                self._leaves(number, line, then)
         if not self.waiting:
             return
         held = {id(t) for t in tensors}
@@ -52,6 +59,22 @@ class _Probe:
                         taken_site=one.taken,
                         arrays=tuple(n for n in names if not isinstance(one.carried.values[n], float)),
                     )
+
+    def _leaves(self, number: int, line: Site, then: Around) -> None:
+        """Before the first step after the load, of whatever optimizer: a leaf moves with its own."""
+        newest = max(leaves.optimizer for leaves in then.leaves.values())
+        for kind, now in leaves_of(self.recorder, after=newest).items():
+            left = leaves_lost(then.leaves[kind], now) if kind in then.leaves else ()
+            if left and (kind[0], left) not in self.told and len(self.told) < TOLD:
+                self.told.add((kind[0], left))
+                self.recorder.emit(
+                    LeavesNotPutBack,
+                    line,
+                    module=number,
+                    optimizer=now.optimizer,
+                    tensors=left,
+                    taken_site=then.site,
+                )
 
 
 def install(session: Session) -> Undo:

@@ -3,8 +3,9 @@
 A piece is told by where it lies in memory.  When a model is trained on it, its values are kept as a digest; when the
 same piece comes again with others, and the program has computed into pieces of this table (noise, a mask, a
 normalisation), the table is what changed.  A table that the program fills (a rollout, a replay) is left alone, and
-so are pieces that are stacked before they are trained on.  For those it is enough that, with nothing filled in between,
-the program has computed into one part of the memory in two iterations, and has trained on what came out.
+so are pieces that are stacked before they are trained on.  For those, and for targets, it is enough that, with nothing
+filled in between, the program has computed into one part of the memory in two iterations, and has trained on what came
+out.  What it computes from answers of a model (an average of predictions) fills the table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gradledger.ledger._digest import digest
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._provenance import strip
 from gradledger.ledger._session import Session
 
 TABLES = 64
@@ -86,6 +88,8 @@ class _Probe:
             if source is not None:
                 self._leave(source, results)
         written = op.inplace or op.name == "setitem"
+        if self.dirty and not written and results and results[0].graph:
+            self._met(op)
         if not written or self.trace.reversing or self.trace.optimizer_running or not args:
             return
         target = args[0]
@@ -96,7 +100,7 @@ class _Probe:
         if table is None:
             return
         masks = op.name == "setitem" and len(args) > 1 and isinstance(args[1], torch.Tensor)
-        if base is None or not (op.name in _COMPUTES or masks):
+        if base is None or not (op.name in _COMPUTES or masks) or self._answered(op):
             if op.name == "setitem" and _is_part(args[2] if len(args) > 2 else None, target):
                 return  # the end of `table[i] *= x`
             table.filled = True
@@ -106,6 +110,18 @@ class _Probe:
             if self.recorder.backwards and not masks and target.numel() < base.numel() and not table.told:
                 table.work(target, self.recorder.iteration)
                 self._leave(table, results)
+
+    def _met(self, op: Op) -> None:
+        """A value with a graph is made: with what is left of a piece that was computed into, as a target is?"""
+        for token in op.ins:
+            table = self.dirty.get(token)
+            if table is not None and table.again >= LEAST and not table.told:
+                self._tell(table, table.again)
+
+    def _answered(self, op: Op) -> bool:
+        """Whether what is computed into a table comes from a module."""
+        values = (self.trace.values.get(strip(self.trace, token)[0]) for token in op.ins[1:])
+        return any(v is not None and (v.call is not None or (v.op is not None and v.op.in_forward)) for v in values)
 
     def _leave(self, table: _Table, results: list[Value]) -> None:
         if len(self.dirty) >= DIRTY:

@@ -57,7 +57,7 @@ class _Probe:
         self.trained: dict[int, Any] = {}  # space -> rows
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
         self.train_sites: dict[int, Site] = {}
-        self.valued: set[tuple[int, ...]] = set()  # tables whose values were compared
+        self.valued: set[tuple[object, ...]] = set()  # tables whose values were compared
         self.told: dict[tuple[int, str, int, int, int], dict[str, Any]] = {}
         self.looks = self.roots = 0
 
@@ -243,7 +243,8 @@ class _Probe:
                 if p is not part and t.shape[1] == tensor.shape[1] and p.space not in self.trained
             ]
             others.sort(key=lambda pair: not pair[1].evaluated)
-            key = (part.space, *(p.space for _, p in others))
+            # (what is asked without a graph only later is known to be held out only then)
+            key = (part.space, *((p.space, p.evaluated) for _, p in others))
             values = [array_of(t) for t, _ in others]
             mine = array_of(tensor)
             if not others or key in self.valued or mine is None or any(v is None for v in values):

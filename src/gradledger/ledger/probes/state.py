@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from gradledger.core.events import FileTouched, StateLoaded, StateTaken
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger import _site
-from gradledger.ledger._carried import around
+from gradledger.ledger._carried import around, leaves_of
 from gradledger.ledger._filed import says_something
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._offered import LeftOut, Offered, same_values
@@ -87,7 +87,9 @@ class _Probe:
             self._introduce(module, state)
         if self.often.worth_telling(("print", number), first=64) or self.recorder.iteration % 10 == 0:
             plain = copies_of(plain_tensors(module))
-            self.states.remember(state, Snapshot("module", number, plain=plain, around=around(module)))
+            beside = around(module)
+            beside.leaves = leaves_of(self.recorder)
+            self.states.remember(state, Snapshot("module", number, plain=plain, around=beside))
         if self.often.worth_telling(("taken", number, site.key())):
             self.recorder.emit(StateTaken, site, owner="module", ident=number, missing=tuple(plain_tensors(module)))
 
