@@ -25,6 +25,9 @@ _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 _REPEATS = (ast.ListComp, ast.GeneratorExp, ast.For)
 
 
+_PARTS = frozenset({"modules", "named_modules", "children", "named_children"})
+
+
 def words(name: str) -> set[str]:
     """`ValLoader`, `x_val`, `testloader`, `evaluate2` -> their words in lower case."""
     found = set(_code.words(name))
@@ -115,3 +118,20 @@ def _statement(file: str, line: int) -> list[ast.AST]:
             if isinstance(node, _SIMPLE):
                 found = [node]
     return found
+
+
+def flags_set_alone(file: str) -> list[int]:
+    """Lines that set the `training` flag of one module by hand, outside of loops over its parts; none where no line
+    takes it down."""
+    tree = parsed(file)
+    nodes = list(walk(tree)) if tree is not None else []
+    loops = [n for n in nodes if isinstance(n, ast.For)]
+    over_parts = [n for n in loops if isinstance(n.iter, ast.Call) and _code.last_name(n.iter.func) in _PARTS]
+    parts = {id(inner) for loop in over_parts for inner in walk(loop)}
+    found = {
+        node.lineno: node.value.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and id(node) not in parts
+        if any(isinstance(target, ast.Attribute) and target.attr == "training" for target in node.targets)
+    }
+    return sorted(found) if False in found.values() else []

@@ -243,6 +243,9 @@ def _literal(value: ast.expr, site: Site, depth: int) -> bool:
         return True
     if isinstance(value, ast.Call) and last_name(value.func) in _MADE_OF and value.args:
         return _literal(value.args[0], site, depth)
+    if isinstance(value, _COMPREHENSIONS):  # `[re.compile(p) for p in patterns]`
+        part = value.generators[0]
+        return len(value.generators) == 1 and not part.ifs and _literal(part.iter, site, depth)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return _literal(value.left, site, depth) or _literal(value.right, site, depth)
     if isinstance(value, (ast.Name, ast.Attribute)) or (isinstance(value, ast.Subscript) and last_name(value)):

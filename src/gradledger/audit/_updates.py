@@ -120,6 +120,8 @@ def _updates(node: ast.AST, names: set[str], states: set[str], views: set[str]) 
         if isinstance(func, ast.Attribute) and func.attr == "load_state_dict" and last_name(func.value) in names:
             given = [*node.args, *(k.value for k in node.keywords)]
             return any(_state_of_other(a, names, states) for a in given)
+        if isinstance(func, ast.Attribute) and func.attr == "update":  # of a dictionary, which no module reads again
+            return last_name(func.value) in views or _is_own_state(func.value, names)
         if last_name(func).startswith("_foreach_"):
             return bool(_walked_over(node, ("parameters", "buffers", "state_dict")) & names)
         return False
@@ -130,8 +132,34 @@ def _updates(node: ast.AST, names: set[str], states: set[str], views: set[str]) 
         return bool(over & names) and (_blends(node) if len(over) == 1 else _writes(node))
     if isinstance(node, ast.Assign):
         # state[k] = ... where `state` is the target's own state_dict
-        return any(isinstance(t, ast.Subscript) and last_name(t.value) in views for t in node.targets)
+        places = [t.value for t in node.targets if isinstance(t, ast.Subscript)]
+        return any(last_name(place) in views or _is_own_state(place, names) for place in places)
     return False
+
+
+def _is_own_state(node: ast.expr, names: set[str]) -> bool:
+    """`name.state_dict()`."""
+    return _state_of(node) in names
+
+
+def _state_of(node: ast.expr) -> str:
+    """Whose state an expression is: "name" of `name.state_dict()`, else ""."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return last_name(called.value) if isinstance(called, ast.Attribute) and called.attr == "state_dict" else ""
+
+
+def thrown_away(file: str, line: int) -> str:
+    """Whose state a statement on the line changes and drops: `name.state_dict().update(...)`, or `name.state_dict()[k]
+    = value`.  What `state_dict()` gives is a dictionary of its own, made anew for each call.  "" for any other line."""
+    tree = parsed(file)
+    for node in walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.lineno == line:
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr == "update":
+                return _state_of(function.value)
+        elif isinstance(node, ast.Assign) and node.lineno == line:
+            return next((_state_of(t.value) for t in node.targets if isinstance(t, ast.Subscript)), "")
+    return ""
 
 
 def _state_of_other(node: ast.expr, names: set[str], states: set[str]) -> bool:

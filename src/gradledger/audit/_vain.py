@@ -10,7 +10,7 @@ from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at,
 from gradledger.audit._unwritten import Attempt, forgotten, pending
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
-from gradledger.core.events import Copied, StateLoaded
+from gradledger.core.events import Copied, StateLoaded, StateTaken
 
 PATIENCE = 50  # optimizer steps without any update before the source is asked
 
@@ -34,6 +34,7 @@ class State:
     ran: set[tuple[str, int]] = field(default_factory=set)  # lines on the way to a copy or a load
     loads: dict[int, list[StateLoaded]] = field(default_factory=dict)  # module -> first loads while training went on
     walked: set[tuple[str, int]] = field(default_factory=set)  # lines that walk over parameters, take or copy a state
+    taken: dict[tuple[str, int], StateTaken] = field(default_factory=dict)  # states taken while training, by line
     files: set[str] = field(default_factory=set)  # of the lines that train and of their callers
     still: dict[int, int] = field(default_factory=dict)  # module -> iterations over which its values stood still
     moved: set[int] = field(default_factory=set)

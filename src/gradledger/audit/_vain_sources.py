@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradledger.audit import _iterators
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import links, made_at, tree
+from gradledger.audit._updates import thrown_away
 from gradledger.audit._vain import PATIENCE, State, stands
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
@@ -40,6 +41,32 @@ def used_up(state: State, world: World) -> Iterator[tuple[Finding, int]]:
             subject=name,
             iteration=copy.iteration,
         ), copy.target
+
+
+def dropped(state: State, world: World) -> Iterator[tuple[Finding, int]]:
+    """New values are put into the dictionary that `state_dict()` gives, and not into the copy that it is the state
+    of."""
+    for (file, line), event in state.taken.items():
+        if not thrown_away(file, line) or world.trained_module(event.ident):
+            continue
+        mine = tree(event.ident, world)
+        link = next((k for k in links(world) if any(t in mine and world.trained(s) for s, t in k.pairs)), None)
+        if link is None:
+            continue
+        name, online = world.module_name(event.ident), world.module_name(link.source)
+        made = made_at(event.ident, world)
+        yield Finding(
+            "T8",
+            "error",
+            event.site,
+            f"the new values go into a dictionary that `state_dict()` makes for this line, and that is dropped after "
+            f"it: `{name}`, a copy of `{online}`, keeps its own.",
+            "give the dictionary back: target.load_state_dict(new)",
+            related=distinct(event.site, (*event.site.above(1), made, link.site)),
+            evidence={"target": name, "network": online, "why": "written into a dictionary"},
+            subject=name,
+            iteration=event.iteration,
+        ), event.ident
 
 
 def untrained(state: State, world: World) -> Iterator[tuple[Finding, int]]:

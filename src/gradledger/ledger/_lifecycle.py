@@ -34,6 +34,7 @@ class Leaf:
     grad: weakref.ref[torch.Tensor] | None = None
     version: int = 0
     written: int = -1  # version of the leaf itself at the last step told, when it had no gradient there
+    drifted: bool = False  # ... and that step wrote into it
     before: torch.Tensor | None = None
     before_version: int = 0
 
@@ -203,7 +204,7 @@ class Lifecycle:
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
-        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool], list[int]] = {}
+        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool, bool], list[int]] = {}
         gone: list[Leaf] = []
         order: list[tuple[Leaf, torch.Tensor]] = []
         for tensor in tensors:
@@ -222,15 +223,19 @@ class Lifecycle:
             else:
                 kind = "assigned"
             rescaled = kind == "filled" and grad is not None and grad._version != leaf.version
-            key = (kind, leaf.history(), not tensor.requires_grad, _moved(leaf, tensor, kind), leaf.omitted, rescaled)
+            drifted, leaf.drifted = leaf.drifted, False
+            moved = _moved(leaf, tensor, kind)
+            key = (kind, leaf.history(), not tensor.requires_grad, moved, leaf.omitted, rescaled, drifted)
             groups.setdefault(key, []).append(leaf.number)
-        return tuple(Life(tuple(t), k, f, fr, mo, om, re) for (k, f, fr, mo, om, re), t in groups.items()), lost
+        return tuple(Life(tuple(numbers), *key) for key, numbers in groups.items()), lost
 
     def consumed(self, tensors: Iterable[torch.Tensor]) -> None:
         """The optimizer has used what stands in these tensors."""
         for tensor in tensors:
             number = self.recorder.tensors.find(tensor)
             leaf = self.leaves.get(number) if number is not None else None
+            if leaf is not None and leaf.written != -1:  # (an optimizer of torch's own leaves it alone)
+                leaf.drifted = not tensor.is_inference() and tensor._version != leaf.written
             if leaf is not None and tensor.requires_grad:
                 for fill in leaf.fills:
                     fill[1] += 1

@@ -14,7 +14,8 @@ A trained module that has mode-dependent layers in train mode is called without 
 backward walks), its values reach no loss, and the line evaluates: by the name of its function, of the data it walks
 over or of what it computes.  A function that acts as well, such as a policy, is judged by each way into it, and the
 line is the one where the evaluation enters.  A function that asks for eval mode, makes a `map` or a generator of calls
-and asks for train mode again evaluates, too: the calls run when its caller walks them.  For random functions: their
+and asks for train mode again evaluates, too: the calls run when its caller walks them.  `model.training = False` is
+no eval mode: the layers do not hear of it.  For random functions: their
 call inside a module that is in eval mode.
 
 ## Near misses
@@ -33,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name
-from gradledger.audit._evaluation import evaluates, repeats_one_input
+from gradledger.audit._evaluation import evaluates, flags_set_alone, repeats_one_input
 from gradledger.audit._lazily import promised
 from gradledger.audit._loops import argument, calls_at
 from gradledger.audit._phrases import distinct, times
@@ -102,6 +103,8 @@ def update(state: State, event: Event, world: World) -> None:
     match event:
         case ModuleCalled(training=True) if event.active:
             _called(state, event)
+        case ModuleCalled(training=False, grad_on=False) if event.active and _by_hand(event):
+            _called(state, event)
         case ModuleCalled(training=False, grad_on=False):
             if len(state.eval_calls) < LINES_KEPT:
                 state.eval_calls.setdefault(event.module, event)
@@ -116,6 +119,15 @@ def update(state: State, event: Event, world: World) -> None:
             spot = state.randoms.setdefault(event.site.key(), [])
             if len(spot) < 2 and len(state.randoms) <= LINES_KEPT:
                 spot.append(event)
+
+
+def _by_hand(call: ModuleCalled) -> list[Site]:
+    """Lines that gave a module's own flag a value (`model.training = False`), which its layers do not hear of, where
+    that is how the call came to be made with the flag down and layers active."""
+    if call.training or not call.active:
+        return []
+    files = dict.fromkeys((call.site.file, *(c.file for c in call.site.callers)))
+    return [Site(file, line, "") for file in files if file for line in flags_set_alone(file)]
 
 
 def _called(state: State, event: ModuleCalled) -> None:
@@ -181,7 +193,7 @@ def _evaluated(state: State, world: World) -> list[Finding]:
                 f"`{name}` is evaluated here{by} ({sign}) in train mode: {first.active} of its layers that depend on "
                 f"the mode are active{kinds}; seen {times(line.quiet, 'time')}.",
                 f"{name}.eval()  before the evaluation, {name}.train()  after it",
-                related=distinct(site, (first.site, *switches, *(_as_site(c) for c in first.site.callers[:2]))),
+                related=distinct(site, (first.site, *switches, *_by_hand(first), *first.site.above(2))),
                 evidence={
                     "active_layers": first.active,
                     "mode_dependent_layers": first.moody,

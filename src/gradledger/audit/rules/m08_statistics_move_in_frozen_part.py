@@ -151,10 +151,13 @@ def finish(state: dict[int, Layer], world: World) -> list[Finding]:
 
 
 def _switched_off(mode: Site) -> list[Site]:
-    """Lines beside the switch to train mode that put parts back into eval mode: these missed the layer."""
+    """Lines beside the switch to train mode that put parts back into eval mode, and that ask which: these missed the
+    layer."""
     function = enclosing_function(mode.file, mode.line) if mode.file else None
-    calls = [n for n in walk(function) if isinstance(n, ast.Call)] if function is not None else []
-    return [Site(mode.file, c.lineno, mode.function) for c in calls if last_name(c.func) == "eval"][:2]
+    nodes = list(walk(function)) if function is not None else []
+    lines = [n.lineno for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "eval"][:2]
+    asked = [n.lineno for n in nodes if isinstance(n, ast.If) and any(b.lineno in lines for b in n.body)]
+    return [Site(mode.file, line, mode.function) for line in (*lines, *asked)]
 
 
 def _frozen_at(root: int, world: World) -> list[Site]:

@@ -13,6 +13,7 @@ Two readings of one schedule are compared.  In the unit in which it is stepped i
 to nothing, or has run less than half of its length at the end); in the other unit it fits: its length is the number of
 epochs of this run, the number of batches, or is written as such in the program.  A function of the program's own that
 comes back up each time the number of epochs has gone by in batches, and computes with that number, is one of these.
+So is a cosine that makes several half-waves over a length that the program calls all its steps.
 
 ## Near misses
 - Warm restarts and cyclic schedules, which come back on purpose.
@@ -28,7 +29,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradledger.audit import _schedules
-from gradledger.audit._lengths import LENGTHS, counts_around, counts_batches, counts_epochs, epochs_around, says_epochs
+from gradledger.audit._lengths import (
+    LENGTHS,
+    counts_around,
+    counts_batches,
+    counts_epochs,
+    epochs_around,
+    says_epochs,
+    says_total,
+)
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._schedules import Schedule
 from gradledger.audit.rule import Finding, Rule
@@ -131,7 +140,7 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
     small = each >= 2 and passes >= 2 and length <= passes and length < each
     symptom = _symptom_often(schedule, length, by_count or written, small or written)
     if not symptom:
-        return None
+        return _fewer_than_said(schedule, length, name, each) if waves else None
     k = each if each >= 2 else round(calls / length)
     unit = "epochs" if length != each or written else "batches of one epoch"
     where = (
@@ -145,6 +154,21 @@ def _too_often(schedule: Schedule, world: World) -> Verdict | None:
         f"{new}  (or call scheduler.step() once per epoch)",
         length,
         {"passes": passes, "steps_per_pass": k, "too_fast": round(calls / length, 1)},
+    )
+
+
+def _fewer_than_said(schedule: Schedule, length: float, name: str, each: int) -> Verdict | None:
+    """A cosine over what is called all steps of the training, and was computed from another batch size, say."""
+    waves = schedule.calls / length
+    if waves < 1.9 or abs(waves - round(waves)) > 0.05 * waves or not says_total(schedule, name):
+        return None
+    return Verdict(
+        f"is stepped once per batch, reached its minimum after {times(int(length), 'call')} and came back up: "
+        f"{schedule.calls} calls make {number(round(waves, 1))} half-waves",
+        f"{name} = {number(length)} is called all steps of the training, which are {schedule.calls}",
+        f"{name}=epochs * len(loader)",
+        length,
+        {"steps_per_pass": each, "too_fast": round(waves, 1)},
     )
 
 

@@ -16,7 +16,7 @@ is meant to train.  Or a module that is written from a network at nearly every s
 of this network, although nothing has moved it so far (warning).
 
 ## Near misses
-- A frozen target in the optimizer: it cannot move.
+- A frozen target in the optimizer, which cannot move; unless the optimizer is one that decays all that it holds.
 - Weight tying: one tensor under two names.
 - Double critics and Double Q-learning: both networks are trained on their own predictions.
 - A momentum branch that stays frozen when the rest is unfrozen and given to the optimizer.
@@ -59,6 +59,7 @@ class State:
     watch: Watch = field(default_factory=Watch)
     used: dict[int, int] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
+    drifted: set[int] = field(default_factory=set)  # those that an optimizer's own step wrote without a gradient
     added: dict[int, Site] = field(default_factory=dict)
 
 
@@ -69,6 +70,8 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Step):
         for life in event.lives:
+            if life.drifted:
+                state.drifted.update(life.tensors)
             if life.frozen:
                 continue
             if life.grad in ("filled", "assigned"):
@@ -101,7 +104,8 @@ def finish(state: State, world: World) -> list[Finding]:
     found = []
     told: set[int] = set()
     for target in _targets(state.watch, world):
-        held = {t for t in tree(target.module, world) if world.trained(t) and world.tensor(t).requires_grad}
+        mine = {t for t in tree(target.module, world) if world.trained(t)}
+        held = {t for t in mine if world.tensor(t).requires_grad or t in state.drifted}
         held -= tree(target.source, world) | told
         if held:
             told |= held
@@ -169,7 +173,8 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
     optimizer = world.optimizer(holders[0])
     steps = max((state.used.get(t, 0) for t in held), default=0)
     # (the copies themselves write into it, too)
-    effective = steps > 0 or (target.role != IDLE and bool(held & state.moved))
+    drifted = held & state.drifted
+    effective = steps > 0 or bool(drifted) or (target.role != IDLE and bool(held & state.moved))
     name, source = world.module_name(target.module), world.module_name(target.source)
     if steps:
         what = f"in {steps} of {times(optimizer.steps, 'step')} it applied a gradient, so the target moves by itself."
@@ -203,7 +208,7 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
             "parameters": len(held),
             "steps_with_gradient": steps,
             "optimizer_steps": optimizer.steps,
-            "moved_without_gradient": sorted(world.name(t) for t in held & state.moved)[:4],
+            "moved_without_gradient": sorted(world.name(t) for t in drifted | (held & state.moved))[:4],
         },
         count=max(steps, 1),
         subject=name,

@@ -16,7 +16,8 @@ never ran or had no effect.  A copy of the trained network whose discounted outp
 stands still, and for which the source holds no update of any kind, is one that was forgotten.  A blend of a parameter
 and a plain tensor that nothing uses, that is gone, and that begins with the same value each time, was dropped.  One
 update and no more, in a loop over what the source binds once to a zip or generator, was the last.  A blend that changes
-nothing, from a network of which a deep copy is trained, follows the wrong one.
+nothing, from a network of which a deep copy is trained, follows the wrong one.  `copy.state_dict().update(new)`, and
+`copy.state_dict()[key] = new`, write into a dictionary and not into the copy.
 
 ## Near misses
 - Frozen references, random networks to be predicted, pretrained teachers and critics: no code tries to update them,
@@ -38,7 +39,7 @@ from gradledger.audit import _code, _shadows
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import Meeting, Watch, links, made_at, tree
 from gradledger.audit._vain import Effect, State, followed, never_ran, stands
-from gradledger.audit._vain_sources import untrained, used_up
+from gradledger.audit._vain_sources import dropped, untrained, used_up
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import (
@@ -98,6 +99,8 @@ def update(state: State, event: Event, world: World) -> None:
     elif isinstance(event, (DeepCopied, ParametersIterated, StateTaken)):
         if event.iteration > 0 and len(state.walked) < 10_000:
             state.walked.add(event.site.key())
+            if isinstance(event, StateTaken) and event.owner == "module":
+                state.taken.setdefault(event.site.key(), event)
     elif isinstance(event, ValuesCompared):
         if event.changed:
             state.moved.add(event.module)
@@ -147,6 +150,7 @@ def finish(state: State, world: World) -> list[Finding]:
         *never_ran(state, world),
         *used_up(state, world),
         *untrained(state, world),
+        *dropped(state, world),
     ):
         if not told & tree(module, world):
             told |= tree(module, world)

@@ -34,6 +34,7 @@ class Life:
     step that was told (None: not, or not known).
     Of a long history `fills` keeps the four oldest and the eight newest; `omitted` counts those left out between.
     `rescaled`: the program changed the gradient in place after the last fill (clipping and scalers not counted).
+    `drifted`: the optimizer's own last step wrote into them although there was no gradient.
     """
 
     tensors: tuple[int, ...]
@@ -43,6 +44,7 @@ class Life:
     moved: bool | None = None
     omitted: int = 0
     rescaled: bool = False
+    drifted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

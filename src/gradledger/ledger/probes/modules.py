@@ -151,7 +151,7 @@ def scan(session: Session, module: torch.nn.Module) -> list[torch.nn.Module]:
     """
     recorder = session.recorder
     found = [
-        _Found(name, value, *_contents(_opened(value, module)))
+        _Found(name, value, *_contents(_opened(value, module), module))
         for name, value in module.__dict__.items()
         if name not in _OWN
     ]
@@ -195,8 +195,9 @@ def _opened(value: Any, holder: torch.nn.Module) -> Any:
     return value if any(m is holder for top in kept for _, m in tree(top)) else kept
 
 
-def _contents(value: Any) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
-    """Tensors and modules in an attribute: itself, or inside lists, tuples, sets and dicts."""
+def _contents(value: Any, holder: torch.nn.Module) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
+    """Tensors and modules in an attribute: itself, or inside lists, tuples, sets and dicts, also as what an object in
+    there keeps."""
     if isinstance(value, torch.Tensor):
         return [value], []
     if isinstance(value, torch.nn.Module):
@@ -208,6 +209,8 @@ def _contents(value: Any) -> tuple[list[torch.Tensor], list[torch.nn.Module]]:
             tensors.append(item)
         elif isinstance(item, torch.nn.Module):
             modules.append(item)
+        elif type(kept := _opened(item, holder)) is list and kept is not item:
+            modules += kept
         if len(tensors) + len(modules) >= MANY:
             break
     return tensors, modules
