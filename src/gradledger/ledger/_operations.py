@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import numpy
 import torch
 
 from gradledger.core.site import NOWHERE, Site
@@ -15,6 +16,7 @@ from gradledger.core.site import NOWHERE, Site
 SIMPLE = (bool, int, float, str)
 _PLAIN = (torch.Tensor, *SIMPLE)
 MOST_LISTED = 64
+MOST_SUMMED = 1 << 16  # elements of an array
 
 
 @dataclass(slots=True)
@@ -217,9 +219,11 @@ def node_number(tensor: torch.Tensor) -> int:
 
 
 def note_numbers(options: dict[str, Any], args: tuple[Any, ...], made: torch.Tensor) -> None:
-    """What a tensor was made of that holds no tensor: the number, or of a short list of floats their sum."""
+    """What a tensor was made of that holds no tensor: the number, or of a list or array of floats their sum."""
     if made.numel() == 1:
         options["_value"] = float(made.item())
     elif args and isinstance(args[0], (list, tuple)) and 1 < len(args[0]) <= MOST_LISTED:
         if all(type(number) is float for number in args[0]):
             options["_listed"] = float(sum(args[0]))
+    elif args and type(args[0]) is numpy.ndarray and args[0].dtype.kind == "f" and args[0].size <= MOST_SUMMED:
+        options["_listed"] = float(args[0].sum())

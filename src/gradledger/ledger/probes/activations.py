@@ -41,21 +41,28 @@ _MISFITS = {
     "logsumexp": {"softmax"},
     "sigmoid": {"sigmoid"},
 }
+_OF_CLASSES = frozenset({"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"})
 _PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 
 
-def maker_of(trace: Trace, token: int) -> Value | None:
-    """The activation whose result a value is, up to its shape."""
+def maker_of(trace: Trace, token: int, by_hand: bool = False) -> Value | None:
+    """The activation whose result a value is, up to its shape; `by_hand`: also `e / e.sum(axis, keepdim=True)` of an
+    exponential."""
     for _ in range(12):
         value = trace.values.get(token)
         if value is None or value.op is None:
             return None
-        if value.op.name in MAKERS:
+        if value.op.name in MAKERS or (by_hand and _shares(trace, value.op) is not None):
             return value
         if value.op.name not in _UNCHANGED or not value.op.ins:
             return None
         token = value.op.ins[0]
     return None
+
+
+def _kind(maker: Op) -> str:
+    """The name of an activation; what else `maker_of` gives is a softmax by hand."""
+    return maker.name if maker.name in MAKERS else "softmax"
 
 
 def axis_of(op: Op, ndim: int) -> int | None:
@@ -185,8 +192,8 @@ class _Probe:
         if not results or not op.ins or not results[0].graph:
             return
         if name in _MISFITS:
-            maker = maker_of(self.trace, op.ins[0])
-            if maker is not None and maker.op is not None and maker.op.name in _MISFITS[name]:
+            maker = maker_of(self.trace, op.ins[0], by_hand=name in _OF_CLASSES)
+            if maker is not None and maker.op is not None and _kind(maker.op) in _MISFITS[name]:
                 if name in ("softmax", "log_softmax", "logsumexp") and not self._same_axis(op, maker):
                     return
                 self._pend(op, results[0], "input", maker)
@@ -287,7 +294,7 @@ class _Probe:
             return
         self.pending[result.token] = {
             "site": op.site, "op": name or op.name, "operand": operand,
-            "maker": maker.op.name if maker.op.name in MAKERS else "softmax", "maker_site": maker.op.site,
+            "maker": _kind(maker.op), "maker_site": maker.op.site,
             "shape": maker.shape, "axis": axis, "used_axis": used,
         }  # fmt: skip
 
