@@ -23,8 +23,6 @@ _TRAINS = frozenset({"train", "training", "fit", "trainer", "learn"})
 _GLUED = re.compile(r"(val|valid|validation|test|dev|eval|train)(set|data|dataset|ds|loader|dl|iter|gen|acc|loss|x|y)$")
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 _REPEATS = (ast.ListComp, ast.GeneratorExp, ast.For)
-
-
 _PARTS = frozenset({"modules", "named_modules", "children", "named_children"})
 
 
@@ -120,18 +118,23 @@ def _statement(file: str, line: int) -> list[ast.AST]:
     return found
 
 
+def flags_set(file: str) -> list[ast.Assign]:
+    """Statements that give the `training` flag of a module a value by hand."""
+    tree = parsed(file)
+    sets = [n for n in walk(tree) if isinstance(n, ast.Assign)] if tree is not None else []
+    return [n for n in sets if any(isinstance(t, ast.Attribute) and t.attr == "training" for t in n.targets)]
+
+
 def flags_set_alone(file: str) -> list[int]:
     """Lines that set the `training` flag of one module by hand, outside of loops over its parts; none where no line
     takes it down."""
     tree = parsed(file)
-    nodes = list(walk(tree)) if tree is not None else []
-    loops = [n for n in nodes if isinstance(n, ast.For)]
+    loops = [n for n in walk(tree) if isinstance(n, ast.For)] if tree is not None else []
     over_parts = [n for n in loops if isinstance(n.iter, ast.Call) and _code.last_name(n.iter.func) in _PARTS]
     parts = {id(inner) for loop in over_parts for inner in walk(loop)}
     found = {
         node.lineno: node.value.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and id(node) not in parts
-        if any(isinstance(target, ast.Attribute) and target.attr == "training" for target in node.targets)
+        for node in flags_set(file)
+        if isinstance(node.value, ast.Constant) and id(node) not in parts
     }
     return sorted(found) if False in found.values() else []

@@ -8,9 +8,9 @@ from gradledger.audit._code import last_name, walk, words
 from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
 from gradledger.audit._schedules import Schedule
 
-# length-like argument and its position after the optimizer
 _ALL = frozenset({"total", "max", "num", "n", "all", "train", "training"})
 _STEPS = frozenset({"steps", "iters", "iterations", "updates", "batches"})
+# length-like argument and its position after the optimizer
 LENGTHS = {"T_max": 0, "total_steps": 1, "total_iters": 0, "step_size": 0, "milestones": 0}
 
 
@@ -46,17 +46,19 @@ def counts_epochs(schedule: Schedule, name: str) -> bool:
 
 def says_epochs(schedule: Schedule, name: str) -> bool:
     """Whether the length is one name, and that name speaks of epochs: `cfg["decay_every_epochs"]`."""
-    expression, _ = _expression(schedule, name)
-    return isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)) and "epoch" in last_name(expression).lower()
+    return "epoch" in _name_given(schedule, name).lower()
 
 
 def says_total(schedule: Schedule, name: str) -> bool:
     """Whether the length is one name, and that name says that it is all steps: `cfg.total_steps`, `max_updates`."""
-    expression, _ = _expression(schedule, name)
-    if not isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)):
-        return False
-    said = set(words(last_name(expression)))
+    said = set(words(_name_given(schedule, name)))
     return bool(said & _ALL) and bool(said & _STEPS) and "epochs" not in said
+
+
+def _name_given(schedule: Schedule, name: str) -> str:
+    """The one name that was written for the length, "" for any other expression."""
+    expression, _ = _expression(schedule, name)
+    return last_name(expression) if expression is not None else ""
 
 
 def epochs_around(schedule: Schedule) -> int:

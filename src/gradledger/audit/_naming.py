@@ -26,9 +26,9 @@ def root_label(site: Site, cls: str, taken: set[str]) -> str:
     """Label of a module of class `cls` built at `site`, distinct from every label in `taken`."""
     frames = [Frame(site.file, site.line, site.function), *site.callers]
     for frame in frames:
-        match = _ASSIGNED.match(source_line(frame.file, frame.line))
-        if match and "(" in match[2] and match[1] not in taken and not _RESULT.search(match[1]):
-            return match[1]
+        name = assigned(source_line(frame.file, frame.line))
+        if name and name not in taken and not _RESULT.search(name):
+            return name
     if cls not in taken:
         return cls
     at_line = f"{cls}@{site.line}"

@@ -26,11 +26,11 @@ its layers that depend on it are not, which they were before an evaluation.
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import lines_calling, parsed, walk
+from gradledger.audit._code import lines_calling
+from gradledger.audit._evaluation import flags_set
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -195,13 +195,7 @@ def _switches(known: _Module) -> list[Site]:
 
 def _flags_set(site: Site) -> list[Site]:
     """Lines of the file that set the flag of a module by hand."""
-    tree = parsed(site.file)
-    sets = [n for n in walk(tree) if isinstance(n, ast.Assign)] if tree is not None else []
-    return [
-        Site(site.file, node.lineno, "")
-        for node in sets
-        if any(isinstance(target, ast.Attribute) and target.attr == "training" for target in node.targets)
-    ]
+    return [Site(site.file, node.lineno, "") for node in flags_set(site.file)]
 
 
 def _how(known: _Module) -> str:
