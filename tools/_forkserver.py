@@ -77,11 +77,15 @@ def preload() -> None:
     import gradledger.cli.commands.audit
     import gradledger.watch._beside  # noqa: F401
     from gradledger.audit import registry
-    from gradledger.ledger import _session, _sink, probes  # noqa: F401
+    from gradledger.core import events
+    from gradledger.ledger import _session, _shape, _sink, probes  # noqa: F401
 
     for name in _session.probe_names():  # all code as it is now, whatever is edited while scripts run
         importlib.import_module(f"{probes.__name__}.{name}")
     registry.load()
+    for kind in vars(events).values():  # what is written out once per class, or per process
+        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event:
+            _shape._functions.setdefault(kind, _shape._compile(kind))
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # what is imported stays: no child's collector need walk it, and copy its pages by that
@@ -210,5 +214,11 @@ def _child(job: Job, scratch: Path) -> None:
     os.chdir(scratch / "work")
     os.environ["GRADLEDGER_HOME"] = str(scratch / "home")
     from gradledger.cli.commands.audit import main
+    from gradledger.ledger import _site
+
+    frame = sys._getframe()
+    while frame is not None:  # a program that the command runs has none of this tool's frames above its own
+        _site._user_code[frame.f_code] = False
+        frame = frame.f_back
 
     main(["--format", "json", "--output", str(scratch / "report.json"), *job.options, job.script])

@@ -17,6 +17,8 @@ from gradledger.audit.registry import LoadedRule, Registry
 from gradledger.audit.rule import FAMILIES, SECTIONS, SEVERITIES, Family
 from gradledger.core import events as ev
 
+# The first test of the file waits for the programs of all rules, minutes on a loaded machine.
+pytestmark = pytest.mark.timeout(1800)
 RULES = registry.load().rules
 each_rule = pytest.mark.parametrize("loaded", RULES, ids=lambda loaded: loaded.rule.key)
 

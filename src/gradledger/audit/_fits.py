@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._iterators import own_nodes
+from gradledger.audit._source import source_lines
 from gradledger.core.site import Site
 
 _FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransformer|Vectorizer|ICA|NMF|Discretizer)$")
@@ -35,7 +36,7 @@ class FittedWhole:
 def fitted_before_split(file: str) -> Iterator[FittedWhole]:
     """Fits of a file whose results are parted into training and held-out rows afterwards, in the same function."""
     tree = parsed(file)
-    if tree is None or "sklearn" not in ast.unparse(tree):
+    if tree is None or not any("sklearn" in line for line in source_lines(file)):
         return
     scopes: list[ast.AST] = [tree]
     scopes += [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]

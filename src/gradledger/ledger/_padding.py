@@ -7,6 +7,7 @@ Rows are told by their lengths, from the side where the content is.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +95,8 @@ def lengths_of(values: Any) -> Lengths | None:
         end = flat[:, 0] if left else flat[:, -1]
         # the padding is what most rows end in; at least a quarter of them
         ids = [row.tobytes() for row in np.ascontiguousarray(end)]
-        common = max(set(ids), key=ids.count)
-        if ids.count(common) < max(3, len(ids) // 4):
+        common, times = Counter(ids).most_common(1)[0]
+        if times < max(3, len(ids) // 4):
             continue
         pad = end[ids.index(common)]
         is_pad = (flat == pad).all(-1)
