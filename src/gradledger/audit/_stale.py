@@ -83,7 +83,23 @@ class Watched:
         return self.stale >= 3 or (self.stale >= 2 and self.steps <= 4)
 
 
-State = dict[int, Watched]
+@dataclass(slots=True)
+class State:
+    """`by`: each optimizer by its number; `lines`: where anything was cleared, and the tensors there."""
+
+    by: dict[int, Watched] = field(default_factory=dict)
+    lines: dict[tuple[str, int], tuple[Site, set[int]]] = field(default_factory=dict)
+
+    def beside(self, watched: Watched, most: int = 3) -> list[Site]:
+        """Clears in the functions that fill or step, or called from there, that do not reach what is stale."""
+        here = {(s.file, s.function) for s in (watched.step_site, watched.fill_site) if s.file}
+        found: dict[tuple[str, int], Site] = {}
+        for site, tensors in self.lines.values():
+            ways = (site, *site.above(2))
+            reached = next((i for i, s in enumerate(ways) if (s.file, s.function) in here), None)
+            if reached is not None and not tensors & watched.tensors:
+                found |= {s.key(): s for s in ways[: reached + 1]}
+        return list(found.values())[:most]
 
 
 def _part(site: Site) -> tuple[str, str, int]:
@@ -95,7 +111,7 @@ def _part(site: Site) -> tuple[str, str, int]:
 def update(state: State, event: ev.Event, world: World) -> None:
     """Take one event in."""
     if isinstance(event, ev.Step):
-        _step(state.setdefault(event.optimizer, Watched()), event, world)
+        _step(state.by.setdefault(event.optimizer, Watched()), event, world)
     elif isinstance(event, ev.Clear):
         _clear(state, event, world)
 
@@ -126,13 +142,15 @@ def _step(watched: Watched, event: ev.Step, world: World) -> None:
 
 
 def _clear(state: State, event: ev.Clear, world: World) -> None:
+    if event.site.file and (event.site.key() in state.lines or len(state.lines) < CLEAR_LINES_KEPT):
+        state.lines.setdefault(event.site.key(), (event.site, set()))[1].update(event.tensors)
     used = {t for d in event.dropped if d.consumed for t in d.tensors}
     for ident, optimizer in world.optimizers.items():
         mine = {t for t in used if t in optimizer.tensors}
         whole = event.optimizer == ident
         if not mine and not whole:
             continue
-        clears = state.setdefault(ident, Watched()).clears
+        clears = state.by.setdefault(ident, Watched()).clears
         line = clears.get(event.site.key())
         if line is None:
             if len(clears) >= CLEAR_LINES_KEPT:
@@ -140,7 +158,7 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
             line = clears[event.site.key()] = ClearLine(event.site, event.how, whole)
         line.count += event.weight
         line.tensors |= mine
-        watched = state[ident]
+        watched = state.by[ident]
         since, watched.at_clear = watched.steps - watched.at_clear, watched.steps
         if 0 < since <= event.weight:
             watched.single += event.weight

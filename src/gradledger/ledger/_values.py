@@ -11,6 +11,7 @@ from gradledger.ledger._registry import tree_tensors
 
 MAX_TENSORS = 8  # of one module, spread evenly
 MAX_ELEMENTS = 16  # of one tensor
+ALL_OVER = 1 << 16  # elements of one tensor that are looked through for one number
 MAX_COMPARED = 1 << 20  # elements of all buffers together that are compared whole
 
 
@@ -35,14 +36,16 @@ def elements(tensor: torch.Tensor, limit: int = MAX_ELEMENTS) -> tuple[float, ..
 
 
 def number_of(tensors: list[torch.Tensor]) -> float | None:
-    """The value of one tensor of one element; None for any other."""
+    """The value of one tensor of one element, or of one that holds the same number all over; None for any other."""
     if len(tensors) != 1 or torch._C._functorch.is_functorch_wrapped_tensor(tensors[0]):
         return None
     tensor = tensors[0]
-    if not readable(tensor) or tensor.numel() != 1 or tensor.is_complex():
+    if not readable(tensor) or not 0 < tensor.numel() <= ALL_OVER or tensor.is_complex():
         return None
     with torch._C.DisableTorchFunction():
-        return float(tensor.detach().item())
+        flat = tensor.detach().reshape(-1)
+        first = float(flat[0].item())
+        return first if flat.numel() == 1 or bool((flat == first).all()) else None
 
 
 def print_of(module: torch.nn.Module) -> tuple[float, ...]:

@@ -30,9 +30,11 @@ Clear before the backward of each step: `optimizer.zero_grad()`.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit import _by_hand, _stale, oracle
+from gradledger.audit import _by_hand, _iterators, _stale, oracle
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._cycle import loss_word, of_steps, optimizer_word
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit.rule import Finding, Rule
@@ -57,7 +59,7 @@ class State:
     """`watched`: by optimizer; `by_hand`: of a program that has none; `exhausted`: where iterators were made that are
     used up, by function: a clear that walks one walks nothing."""
 
-    watched: _stale.State = field(default_factory=dict)
+    watched: _stale.State = field(default_factory=_stale.State)
     by_hand: _by_hand.State = field(default_factory=_by_hand.State)
     exhausted: dict[tuple[str, str], Site] = field(default_factory=dict)
 
@@ -77,7 +79,8 @@ def update(state: State, event: Event, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     findings = [_without_optimizer(one, world) for one in _by_hand.never_cleared(state.by_hand, world)]
-    for ident, watched in state.watched.items():
+    walked: list[_iterators.UsedUp] | None = None
+    for ident, watched in state.watched.by.items():
         elsewhere = watched.elsewhere
         if not watched.regular or (watched.clears_of_stale() and not elsewhere):
             continue
@@ -88,7 +91,11 @@ def finish(state: State, world: World) -> list[Finding]:
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
         clear = elsewhere[0].site if elsewhere else NOWHERE
         used_up = state.exhausted.get((site.file, site.function))
-        made = () if used_up is None else (used_up,)
+        walked = _iterators.used_up(world) if walked is None else walked
+        lines = [s for u in walked if u.use.site.file == site.file and u.use.site.function == site.function
+                 for s in (u.made, u.use.site)]  # fmt: skip
+        lines += _own_clear(optimizer.short_cls, watched.step_site.file)
+        made = (*(() if used_up is None else (used_up,)), *lines[:4], *state.watched.beside(watched))
         only = f" here (line {clear.line} does it for another part)" if clear.file else ""
         finding = Finding(
             "G1",
@@ -112,6 +119,13 @@ def finish(state: State, world: World) -> list[Finding]:
         )
         findings.append(oracle.weigh(finding, world, ident, _stands))
     return findings
+
+
+def _own_clear(kind: str, file: str) -> list[Site]:
+    """What the program's own optimizer does when it is told to clear, line by line."""
+    own = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.name == kind] if (tree := parsed(file)) else []
+    clears = [n for c in own for n in c.body if isinstance(n, ast.FunctionDef) and n.name == "zero_grad"]
+    return [Site(file, n.lineno, clears[0].name) for n in clears[0].body[:3]] if clears else []
 
 
 def _without_optimizer(one: _by_hand.Filled, world: World) -> Finding:
@@ -145,6 +159,6 @@ def _stands(event: OracleExplained) -> bool | None:
 
 def not_checked(state: State, world: World) -> str | None:
     by_hand = any(one.passes > 1 for one in state.by_hand.filled.values())
-    if not by_hand and not any(watched.steps > 1 for watched in state.watched.values()):
+    if not by_hand and not any(watched.steps > 1 for watched in state.watched.by.values()):
         return "no optimizer made two steps"
     return None

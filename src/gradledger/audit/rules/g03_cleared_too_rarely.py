@@ -40,7 +40,7 @@ LISTENS = _stale.LISTENS
 
 
 def init() -> _stale.State:
-    return {}
+    return _stale.State()
 
 
 def update(state: _stale.State, event: Event, world: World) -> None:
@@ -49,7 +49,7 @@ def update(state: _stale.State, event: Event, world: World) -> None:
 
 def finish(state: _stale.State, world: World) -> list[Finding]:
     findings = []
-    for ident, watched in state.items():
+    for ident, watched in state.by.items():
         clears = watched.clears_of_stale()
         if not watched.regular or not clears or watched.elsewhere:
             continue
@@ -87,6 +87,6 @@ def finish(state: _stale.State, world: World) -> list[Finding]:
 
 
 def not_checked(state: _stale.State, world: World) -> str | None:
-    if not any(watched.steps > 1 for watched in state.values()):
+    if not any(watched.steps > 1 for watched in state.by.values()):
         return "no optimizer made two steps"
     return None

@@ -25,7 +25,8 @@ until they overflow, at a rate r a step that steps n times smaller would not hav
 - A sum with a learning rate that is made for it.  Nothing but a run that diverges tells it from one that is not: a sum
   that trains, however slowly or noisily, is no alarm.  With Adam a constant factor of the loss changes nothing; in a
   smaller last batch a sum gives each row the weight that it has in the others, which a mean does not.  So batches of
-  several sizes under SGD are worth a note (info, which fails no run), and the rest is not reported.
+  several sizes under SGD are worth a note (info, which fails no run), and the rest is not reported.  So is a sum
+  over the steps of a sequence or a rollout whose length changes: one mean a step, and no division by how many.
 - Both divided by the number of rows, or both averaged; a masked sum divided by the number of valid positions.
 - An explicit weight on one of them: somebody chose it.
 - A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
@@ -38,7 +39,8 @@ Sum over the features and average over the batch in every term: `mse_loss(..., r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from gradledger.audit._blown_up import Growth
 from gradledger.audit._phrases import distinct, number, times
@@ -55,20 +57,37 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (Backward, PaddingAveraged, StepMeasured)
 NEEDS_DETAIL = True
 KEPT = 256
+LEAST_STEPS, LENGTHS = 4, 3  # of the longest sequence, how many lengths: few terms are tasks, two are a remainder
 SUMS = 0.9  # of the passes
 _Key = tuple[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(slots=True)
 class _Sum:
-    """Passes whose loss is a plain sum over rows, by the line of that sum: the first, how many, and over how many
-    rows."""
+    """Passes whose loss is a plain sum over rows, or (`steps`) of one mean a step, by the line of that sum: the first,
+    how many, and over how many rows or steps."""
 
     event: Backward
     term: Term
     count: int = 0
     fewest: int = 0
     most: int = 0
+    steps: bool = False
+    sizes: set[int] = field(default_factory=set)
+
+    def add(self, n: int) -> None:
+        """One more pass, over `n` rows, or steps."""
+        self.fewest = min(self.fewest, n) if self.count else n
+        self.most = max(self.most, n)
+        self.count += 1
+        if len(self.sizes) < LENGTHS:
+            self.sizes.add(n)
+
+    def varies(self) -> bool:
+        """Whether passes differ in how much they add up; a last part of a sequence that is shorter does not count."""
+        if self.steps:
+            return self.most >= LEAST_STEPS and len(self.sizes) >= LENGTHS and self.most > 1.5 * self.fewest
+        return self.fewest < self.most
 
 
 @dataclass(slots=True)
@@ -102,11 +121,12 @@ def update(state: State, event: Event, world: World) -> None:
     if not isinstance(event, Backward) or event.method != "backward" or not event.detailed:
         return
     state.walked += 1
-    total = _all_summed(event, world)
+    total = _all_summed(event, world) or _seeded(event)
     if total is not None and (total.site.key() in state.sums or len(state.sums) < KEPT):
-        one = state.sums.setdefault(total.site.key(), _Sum(event, total, fewest=total.batch))
-        one.count += 1
-        one.fewest, one.most = min(one.fewest, total.batch), max(one.most, total.batch)
+        state.sums.setdefault(total.site.key(), _Sum(event, total)).add(total.batch)
+    step, steps = _steps(event)
+    if step is not None and (step.site.key() in state.sums or len(state.sums) < KEPT):
+        state.sums.setdefault(step.site.key(), _Sum(event, step, steps=True)).add(steps)
     means = [t for t in event.terms if t.has_graph and t.reduction == "mean" and _bare(t) and t.elements > t.batch > 1]
     for mean in means:
         for total in event.terms:
@@ -123,6 +143,26 @@ def _all_summed(event: Backward, world: World) -> Term | None:
     terms = [t for t in event.terms if t.has_graph and not (t.reduction == "sum" and _over_parameters(t, world))]
     totals = [t for t in terms if t.batch > 1 and t.site.line and (_is_sum(t) or _is_mean_by_rows(t))]
     return max(totals, key=lambda t: t.elements) if totals and len(totals) == len(terms) and not event.scaled else None
+
+
+def _seeded(event: Backward) -> Term | None:
+    """A loss with one value a row whose reverse pass was handed ones: the gradient is that of their sum."""
+    graphs = [t for t in event.terms if t.has_graph]
+    if event.seed is None or abs(event.seed) != 1 or event.scaled or len(graphs) != 1 or not event.root_shape:
+        return None
+    n, term = prod(event.root_shape), graphs[0]
+    if n < 2 or not term.site.line or not _bare(term) or term.reduction not in ("", "none"):
+        return None
+    return replace(term, site=event.site, reduction="sum", elements=n, batch=event.root_shape[0])
+
+
+def _steps(event: Backward) -> tuple[Term | None, int]:
+    """A loss that is added up in a loop, one mean a time, with no factor: the first term, and how many they are."""
+    graphs = [t for t in event.terms if t.has_graph]
+    alike = len({t.site.key() for t in graphs}) == 1 and all(t.reduction == "mean" and _bare(t) for t in graphs)
+    if not alike or event.scaled or not graphs[0].site.line:
+        return None, 0
+    return graphs[0], len(graphs)
 
 
 def _over_parameters(term: Term, world: World) -> bool:
@@ -188,20 +228,29 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
             continue
         evidence: dict[str, int | float] = {"rows": total.batch, "summed": n, "lr": rates[0]}
         severity: Severity = "error"
-        if rate is not None and 2 * n > 1 + rate:
+        if rate is not None and 2 * n > 1 + rate and not one.steps:
             evidence |= {"growth": rate, "steps": growth.steps}
             message = (
                 f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
                 f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
                 f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}."
             )
-        elif one.fewest < one.most and not growth.over:
+        elif one.steps and one.varies() and not growth.over:
+            severity = "info"
+            evidence = {"fewest": one.fewest, "most": one.most, "lr": rates[0]}
+            message = (
+                f"the loss adds up one mean a step, over {one.fewest} to {one.most} steps, and nothing divides by how "
+                f"many: at the learning rate {number(rates[0])} long sequences move the weights "
+                f"{number(one.most / one.fewest)}x as far as short ones.  That is right where each step is to weigh "
+                "the same and the learning rate is made for it."
+            )
+        elif one.varies() and not growth.over:
             severity = "info"
             evidence |= {"fewest": one.fewest, "most": one.most}
             message = (
                 f"the loss is a sum over rows, {one.fewest} to {one.most} of them: steps follow the size of the batch, "
-                f"and at the learning rate {number(rates[0])} they are up to {n}x those of the mean.  That is right "
-                "where each row is to weigh the same and the learning rate is made for it."
+                f"and at the learning rate {number(rates[0])} they are up to {n * one.most // total.batch}x those of "
+                "the mean.  That is right where each row is to weigh the same and the learning rate is made for it."
             )
         else:
             continue
@@ -211,7 +260,9 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
                 severity,
                 total.site,
                 message,
-                f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
+                "divide by the number of steps"
+                if one.steps
+                else f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
                 related=distinct(total.site, (one.event.root_site, one.event.site, optimizer.site)),
                 evidence=evidence,
                 count=one.count,

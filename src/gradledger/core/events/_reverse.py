@@ -22,8 +22,8 @@ class Backward(Event):
     Detail (`detailed`): `terms`; `calls`: module calls reached by the walk; `reached`: leaves reachable, in the order
     found; `root_op`, `root_site`; `cuts`: cuts of the graph between this iteration's module calls and the root (when
     the root has no graph or reaches no optimizer tensor); `no_grad_site`: where grad mode was off while the root was
-    computed; `seed`: the number that was handed to it as the gradient of its root; `alias_writes`: in-place writes
-    through detached aliases into tensors this walk used.
+    computed; `seed`: the number that was handed to it (all over) as the gradient of its root; `alias_writes`: in-place
+    writes through detached aliases into tensors this walk used.
     """
 
     KIND: ClassVar[str] = "backward"
