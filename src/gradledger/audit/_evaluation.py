@@ -53,6 +53,23 @@ def evaluates(site: Site) -> str:
     return ""
 
 
+def switched_by_phase(site: Site) -> bool:
+    """Whether the line stands in a `with torch.set_grad_enabled(...)` that is on in one phase and off in another."""
+    tree = parsed(site.file) if site.file else None
+    return any(
+        isinstance(node, ast.With)
+        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+        and any(
+            isinstance(call := item.context_expr, ast.Call)
+            and _code.last_name(call.func) == "set_grad_enabled"
+            and bool(call.args)
+            and not isinstance(call.args[0], ast.Constant)
+            for item in node.items
+        )
+        for node in (walk(tree) if tree is not None else ())
+    )
+
+
 def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
     """Names that the statement of `site` reads, and all of its names; the same of what the loops around it walk; then
     of each line that led there.  A library names its own ways (`test_step` runs every evaluation), not the data

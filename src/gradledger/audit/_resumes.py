@@ -21,6 +21,7 @@ from gradledger.core.site import NOWHERE, Site
 
 LISTENS: tuple[type[Event], ...] = (FileTouched, StateLoaded, Step, SchedulerStep)
 KEPT = 64
+LEAST_COUNT = 3  # steps: a smaller number may be one of epochs
 FEW_AVERAGES = 3  # updates of an average, at least
 _AROUND = 8  # lines above and below a load whose words count
 _RESUMES = re.compile(
@@ -45,6 +46,8 @@ class Load:
     schedulers: frozenset[int]
     counts: dict[str, int] = field(default_factory=dict)  # how far the file says that its run was
     written: FileTouched | None = None  # the first file that the run wrote when it had gone on
+    began: dict[int, int] = field(default_factory=dict)  # steps that each optimizer had made by then
+    went: int = 0  # steps of the run from there to `written`
 
 
 @dataclass(slots=True)
@@ -71,8 +74,8 @@ def update(state: Resumes, event: Event, world: World) -> None:
             if len(state.saved) < KEPT:
                 state.saved.append(event)
             for load in state.loads.values():
-                if load.written is None and event.counts and _went_on(state, load, world):
-                    load.written = event
+                if load.written is None and event.counts and (went := _went_on(state, load, world)):
+                    load.written, load.went = event, went
         else:
             state.counts = dict(event.counts)
             state.held = frozenset(event.what) | (state.held if state.fresh else frozenset())
@@ -97,6 +100,7 @@ def update(state: Resumes, event: Event, world: World) -> None:
                     frozenset(o.ident for o in world.optimizers.values() if o.steps),
                     frozenset(i for i, s in world.schedulers.items() if s.steps),
                     state.counts,
+                    began={o.ident: o.steps for o in world.optimizers.values()},
                 )
                 state.fresh = False
     elif isinstance(event, Step):
@@ -107,26 +111,31 @@ def update(state: Resumes, event: Event, world: World) -> None:
             state.driven.add(event.scheduler)
 
 
-def _went_on(state: Resumes, load: Load, world: World) -> bool:
-    """Whether an optimizer of what was loaded got its state back then, and has stepped since."""
+def _went_on(state: Resumes, load: Load, world: World) -> int:
+    """How many steps an optimizer of what was loaded, that got its state back then, has made since."""
     tensors = set(world.tensors_of(load.event.ident))
     for ident, at in state.restored_optimizer_at.items():
         optimizer = world.optimizers.get(ident)
         if optimizer is None or at.iteration != load.event.iteration or not tensors & optimizer.tensors.keys():
             continue
         if optimizer.last_step is not None and optimizer.last_step.seq > max(at.seq, load.event.seq):
-            return True
-    return False
+            return optimizer.steps - load.began.get(ident, 0)
+    return 0
 
 
 def counted_anew(state: Resumes) -> Iterator[tuple[Load, str, FileTouched, Site]]:
     """(load, name, the next file, line): the run asks a file by `name` how far it was, on that line, and the next file
-    that it writes says less."""
+    that it writes says less, or just as many as the run has made since."""
     for load in state.loads.values():
         after = dict(load.written.counts) if load.written is not None else {}
         both = [name for name in load.counts if name in after]
-        if load.written is None or any(after[name] >= load.counts[name] - 1 for name in both):
+        if load.written is None:
+            continue
+        # as many as were made since, where a run that goes on would have come so much further
+        from_start = [n for n in both if load.counts[n] > LEAST_COUNT and after[n] == load.went > load.counts[n]]
+        if not from_start and any(after[name] >= load.counts[name] - 1 for name in both):
             continue  # (a count within the epoch falls while that of the epochs grows)
+        both = from_start or both
         for name in both[:1]:
             lines = lines_asking(load.read_at.file, name)
             near = [line for line in lines if line >= load.read_at.line]

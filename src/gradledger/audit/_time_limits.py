@@ -45,7 +45,7 @@ def limits_as_ends(file: str) -> list[Limit]:
         found += _folded_kept(scope, inside)
         # the order of five values is gymnasium's; a `step` of the program's own may give anything
         known = {frozenset((end, cut)) for _, end, cut, given in steps if clock or (given == 5 and clock is None)}
-        joined = [(node, names) for node in own_nodes(scope) if (names := _joined(node, known)) is not None]
+        joined = [(node, names) for node in own_nodes(scope) if (names := either(node, known)) is not None]
         if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
             continue
         for node, _ in joined:
@@ -111,7 +111,7 @@ def _given(scope: ast.AST) -> Iterator[tuple[int, set[str]]]:
                 yield node.lineno, names
 
 
-def _joined(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:
+def either(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:
     """The names of end and time limit that an expression joins by "or".  `known`: pairs of them under any name."""
     sides: list[ast.expr] = []
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:

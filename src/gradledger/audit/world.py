@@ -320,6 +320,7 @@ class World:
         module.tensors[event.name] = event.tensor
         info = self._tensor_record(event.tensor)
         info.role, info.shape, info.requires_grad = event.role, event.shape, event.requires_grad
+        info.lent |= event.lent
         if not info.site.file:
             info.site, info.made_iteration, info.made_seq = event.site, event.iteration, event.seq
         place = (event.module, event.name)

@@ -72,6 +72,7 @@ class Part:
     trained: bool = False
     evaluated: bool = False
     siblings: list[Ref[torch.Tensor]] = field(default_factory=list)
+    strung: bool = False  # of several data sets, one behind the other
 
 
 class Rows:

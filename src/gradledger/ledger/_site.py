@@ -127,6 +127,17 @@ def mark(skip: int = 1) -> tuple[CodeType, int] | None:
     return None
 
 
+def way(skip: int = 1, most: int = 3) -> tuple[tuple[CodeType, int], ...]:
+    """The instructions of user code that run, innermost first: two calls on one line are two ways to the same site."""
+    found: list[tuple[CodeType, int]] = []
+    frame = user_frame(skip + 1)
+    while frame is not None and len(found) < most:
+        if is_user_code(frame.f_code):
+            found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
 def user_frame(skip: int = 1) -> FrameType | None:
     """The innermost frame of user code itself (for a look at the arguments of the function that runs)."""
     frame: FrameType | None = sys._getframe(skip + 1)

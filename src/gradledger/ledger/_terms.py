@@ -164,10 +164,10 @@ def describe(
         penalty = False
         if not value.graph:
             depends, cut, penalty = depends_on(trace, value.token, trained)
-        made = _of_numbers(trace, value) if not depends else None
-        if op is not None and made is not None:
-            depends, cut = _number_depends(trace, trained, made[1])
-            number = made[0]
+        told = _of_numbers(trace, value) if not depends else []
+        ways = [(number, *_number_depends(trace, trained, order)) for number, order in told]
+        if op is not None and ways:
+            number, depends, cut = next((w for w in ways if w[1]), ways[0])
             terms.append(Term(op.name, op.site, part.factor, 1, False, "number", number, (), depends, cut))
             continue
         terms.append(
@@ -247,21 +247,22 @@ def _moved(trace: Trace, value: Value, step: Value) -> bool:
     return False
 
 
-def _of_numbers(trace: Trace, value: Value) -> tuple[float, int] | None:
-    """Of a tensor made from a Python number, or of what a list of them was reduced to: a number that changes when they
-    do, and the order of the operation that made it."""
-    for _ in range(_STEPS):
-        op = value.op
-        if op is None:
-            return None
-        made = op.options.get("_value", op.options.get("_listed"))
+def _of_numbers(trace: Trace, value: Value) -> list[tuple[float, int]]:
+    """Of a tensor made from Python numbers or arrays alone, perhaps by some steps: numbers that change when they do,
+    and the order of the operation that made each."""
+    found: list[tuple[float, int]] = []
+    queue, seen = [value], set[int]()
+    while queue and len(seen) < 2 * _STEPS:
+        at = queue.pop()
+        if at.op is None or at.graph or at.token in seen:
+            continue
+        seen.add(at.token)
+        made = at.op.options.get("_value", at.op.options.get("_listed"))
         if made is not None:
-            return float(made), op.order
-        below = trace.values.get(op.ins[0]) if len(op.ins) == 1 and not value.graph else None
-        if below is None:
-            return None
-        value = below
-    return None
+            found.append((float(made), at.op.order))
+        else:
+            queue += [v for t in at.op.ins if (v := trace.values.get(t)) is not None]
+    return found
 
 
 def _made_alike(trace: Trace, parts: list[Part]) -> dict[int, int]:

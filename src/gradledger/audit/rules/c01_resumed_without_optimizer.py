@@ -136,8 +136,9 @@ def _counted(load: Load, count: str, written: FileTouched, site: Site, world: Wo
         "error",
         site,
         f"`{name}` and its optimizer go on from {count} {before}, which is read here, but the next file (line "
-        f"{written.site.line}) says {count} {after}: training counts from the start again, and so does what follows "
-        "the count (learning rate, warm-up).",
+        f"{written.site.line}) says {count} {after}"
+        f"{f' after {load.went} more' if after >= before else ''}: training counts from the start again, and so does "
+        "what follows the count (learning rate, warm-up).",
         f"begin the loop at the {count} that was restored: range(start, total)",
         related=distinct(site, (*loops, load.event.site, written.site)),
         evidence={"count": count, "loaded": before, "written": after},

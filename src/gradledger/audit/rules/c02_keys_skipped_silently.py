@@ -114,7 +114,11 @@ def finish(state: State, world: World) -> list[Finding]:
         if resumed is not None:
             found.append(resumed)
         elif (not load.strict and load.missing) or load.kept:
-            finding = _nothing_matched(load, read_at, world) or _renamed(load, read_at, world)
+            finding = (
+                _nothing_matched(load, read_at, world)
+                or _renamed(load, read_at, world)
+                or _cut_off(load, read_at, world)
+            )
             if finding is not None:
                 found.append(finding)
     return found
@@ -178,6 +182,28 @@ def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
         f"{times(count, 'tensor')} of this state fit by shape and name but for the beginning (`{theirs}` in the state, "
         f"`{mine}` in the module, such as {pairs[0][1]} for {pairs[0][0]}): {skipped}, "
         f"and those parameters keep what they had.",
+    )
+
+
+def _cut_off(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
+    """Names of which characters were taken away in front, as `lstrip("encoder.")` does: `v1.weight` of
+    `conv1.weight`."""
+    pairs = [
+        (mine, given)
+        for mine, given in load.renamed
+        if mine != given and mine.endswith(given) and not mine.removesuffix(given).endswith(".")
+    ]
+    stays = len(load.missing) + len(load.kept)
+    if not load.early or len(pairs) < 2 or 2 * len(pairs) < stays:
+        return None
+    return _finding(
+        load,
+        load.left_site if load.left_site.file != NOWHERE.file else read_at,
+        world,
+        f"{times(len(pairs), 'tensor')} of this state fit by shape and by the end of their names (`{pairs[0][1]}` for "
+        f"`{pairs[0][0]}`): characters were cut off in front, strict=False skips them, and those parameters keep what "
+        "they had.",
+        'take the prefix off as a whole: name.removeprefix("encoder."), where lstrip takes any of its characters',
     )
 
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import lines_calling
 from gradledger.audit._made_at import made_at
 from gradledger.audit._order import cut, walks_in
 from gradledger.audit._phrases import distinct
@@ -57,6 +58,7 @@ SHARE = 0.5  # of the variance lies between batches
 INPUTS = 0.25  # of that of some column of floating point or class: a sorted number of an item alone says nothing
 BATCHES = 4
 ROWS = 8
+_ORDERS = frozenset({"permutation", "randperm", "sort", "sorted", "argsort", "lexsort"})
 _STATEFUL = ("RNN", "LSTM", "GRU")
 
 
@@ -93,6 +95,11 @@ def finish(state: State, world: World) -> list[Finding]:
         if loader is None:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
             site, loops = cut(event.site)
+            loops = (*loops, *(Site(site.file, line, "") for line in lines_calling(site.file, _ORDERS)[:3]))
+        elif event.order_site.file and loader.made.shuffled and event.order_site.function == "__getitem__":
+            reads = "the loader shuffles its numbers, but the data set gives its items in one order: batches hold"
+            fix = "let __getitem__ give the item whose number it is asked for"
+            site, loops = event.order_site, (site,)
         elif event.order_site.file:
             fix = "shuffle in the __iter__ that gives the order: torch.randperm(n).tolist(), or a buffer of many rows"
             loops = (*walks_in(event.order_site), *made_at(site)[:1])

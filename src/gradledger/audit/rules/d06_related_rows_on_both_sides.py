@@ -115,7 +115,7 @@ def finish(state: State, world: World) -> list[Finding]:
 def _by_value(event: RowsMet) -> Finding | None:
     copies = _met.are_copies(event)
     related = event.how != "same" and event.shared >= SHARE
-    if not (copies or related) or not _met.asks_for_held_out(event.site):
+    if not (copies or related) or not (event.beside or _met.asks_for_held_out(event.site)):
         return None
     what = {
         "groups": f"the rows form {event.groups} tight groups",

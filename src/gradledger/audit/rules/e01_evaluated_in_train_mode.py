@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name
-from gradledger.audit._evaluation import evaluates, flags_set_alone, repeats_one_input
+from gradledger.audit._evaluation import evaluates, flags_set_alone, repeats_one_input, switched_by_phase
 from gradledger.audit._lazily import promised
 from gradledger.audit._loops import argument, calls_at
 from gradledger.audit._phrases import distinct, times
@@ -171,13 +171,18 @@ def _evaluated(state: State, world: World) -> list[Finding]:
     for (module, _), line in state.lines.items():
         first = line.first
         # of a line that is walked only calls without a graph can be an evaluation
-        if not line.quiet or line.on_purpose or (first.grad_on and line.walked):
+        if not line.quiet or (first.grad_on and line.walked):
+            continue
+        # a switch above the call is meant, unless it is that of training, which goes the same way
+        if line.on_purpose and not (line.walked and switched_by_phase(first.site)):
             continue
         # an average of a trained network is evaluated in its place; the same call may give targets, too
         if not world.trained_module(module) and (line.walked or not _follows(module, world)):
             continue
         lazy = _lazy(state, module, first)
         sign = "its calls are put off by line " + str(lazy.line) if lazy is not None else evaluates(first.site)
+        if not sign and line.walked and switched_by_phase(first.site):
+            sign = "without a graph, by `torch.set_grad_enabled`, where training has one"
         if not sign or repeats_one_input(first.site):
             continue
         name = world.module_name(module)

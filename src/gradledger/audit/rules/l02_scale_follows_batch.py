@@ -65,7 +65,8 @@ _Key = tuple[tuple[str, int], tuple[str, int]]
 @dataclass(slots=True)
 class _Sum:
     """Passes whose loss is a plain sum over rows, or (`steps`) of one mean a step, by the line of that sum: the first,
-    how many, and over how many rows or steps."""
+    how many, and over how many rows or steps; (`parts`) of a sum that is divided by a number other than its own: how
+    many elements come to each of that."""
 
     event: Backward
     term: Term
@@ -73,6 +74,7 @@ class _Sum:
     fewest: int = 0
     most: int = 0
     steps: bool = False
+    parts: bool = False
     sizes: set[int] = field(default_factory=set)
 
     def add(self, n: int) -> None:
@@ -85,7 +87,7 @@ class _Sum:
 
     def varies(self) -> bool:
         """Whether passes differ in how much they add up; a last part of a sequence that is shorter does not count."""
-        if self.steps:
+        if self.steps or self.parts:
             return self.most >= LEAST_STEPS and len(self.sizes) >= LENGTHS and self.most > 1.5 * self.fewest
         return self.fewest < self.most
 
@@ -124,6 +126,10 @@ def update(state: State, event: Event, world: World) -> None:
     total = _all_summed(event, world) or _seeded(event)
     if total is not None and (total.site.key() in state.sums or len(state.sums) < KEPT):
         state.sums.setdefault(total.site.key(), _Sum(event, total)).add(total.batch)
+    shared = None if total is not None else _over_a_number(event)
+    if shared is not None and (shared.site.key() in state.sums or len(state.sums) < KEPT):
+        one = state.sums.setdefault(shared.site.key(), _Sum(event, shared, parts=True))
+        one.add(round(shared.elements * abs(shared.factor)))
     step, steps = _steps(event)
     if step is not None and (step.site.key() in state.sums or len(state.sums) < KEPT):
         state.sums.setdefault(step.site.key(), _Sum(event, step, steps=True)).add(steps)
@@ -154,6 +160,16 @@ def _seeded(event: Backward) -> Term | None:
     if n < 2 or not term.site.line or not _bare(term) or term.reduction not in ("", "none"):
         return None
     return replace(term, site=event.site, reduction="sum", elements=n, batch=event.root_shape[0])
+
+
+def _over_a_number(event: Backward) -> Term | None:
+    """A sum over elements that is divided by a plain number, smaller than they are many."""
+    graphs = [t for t in event.terms if t.has_graph]
+    if len(graphs) != 1 or event.scaled:
+        return None
+    term = graphs[0]
+    divided = term.reduction == "sum" and 0 < abs(term.factor) < 1 and term.times == 1 and not term.divided
+    return term if divided and term.site.line and term.elements * abs(term.factor) > 1.5 else None
 
 
 def _steps(event: Backward) -> tuple[Term | None, int]:
@@ -228,7 +244,7 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
             continue
         evidence: dict[str, int | float] = {"rows": total.batch, "summed": n, "lr": rates[0]}
         severity: Severity = "error"
-        if rate is not None and 2 * n > 1 + rate and not one.steps:
+        if rate is not None and 2 * n > 1 + rate and not one.steps and not one.parts:
             evidence |= {"growth": rate, "steps": growth.steps}
             message = (
                 f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
@@ -243,6 +259,15 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
                 f"many: at the learning rate {number(rates[0])} long sequences move the weights "
                 f"{number(one.most / one.fewest)}x as far as short ones.  That is right where each step is to weigh "
                 "the same and the learning rate is made for it."
+            )
+        elif one.parts and one.varies():
+            severity = "info"
+            evidence = {"fewest": one.fewest, "most": one.most, "lr": rates[0]}
+            message = (
+                f"the loss is a sum over a number that is not how many it adds up: {one.fewest} to {one.most} elements "
+                f"come to each of them, so at the learning rate {number(rates[0])} batches with many elements move the "
+                f"weights {number(one.most / one.fewest)}x as far as those with few.  That is right where each "
+                "element is to weigh the same and the learning rate is made for it."
             )
         elif one.varies() and not growth.over:
             severity = "info"
@@ -262,6 +287,8 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
                 message,
                 "divide by the number of steps"
                 if one.steps
+                else "divide by how many elements are added up"
+                if one.parts
                 else f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
                 related=distinct(total.site, (one.event.root_site, one.event.site, optimizer.site)),
                 evidence=evidence,

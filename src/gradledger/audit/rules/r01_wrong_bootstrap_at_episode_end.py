@@ -55,7 +55,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gradledger.audit import _back_in_time, _half_masked, _n_steps, _none_kept, _rollouts, _terminals, _time_limits
+from gradledger.audit import (
+    _back_in_time,
+    _half_masked,
+    _merged_ends,
+    _n_steps,
+    _none_kept,
+    _rollouts,
+    _terminals,
+    _time_limits,
+)
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
@@ -80,12 +89,14 @@ _ENDLESS = re.compile(r"Pendulum-v|HalfCheetah|Swimmer|Reacher|Pusher")
 
 @dataclass(slots=True)
 class State:
-    """Bootstrap targets by line: the first comparison and the operand.  `fixed`: all targets without a graph
-    and without a mask.  `zeros`: of the masks of a line, elements that are zero, and all."""
+    """Bootstrap targets by line: the first comparison and the operand.  `fixed`: all targets without a graph and
+    without a mask; `mixed`: with one, in other forms than a bootstrap.  `zeros`: of the masks of a line, elements that
+    are zero, and all."""
 
     targets: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
     zeros: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     fixed: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
+    mixed: dict[tuple[str, int], tuple[Comparison, Operand]] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -103,8 +114,10 @@ def update(state: State, event: Event, world: World) -> None:
             zero, of = state.zeros.get(operand.site.key(), (0, 0))
             more = operand.mask_zeros or (0, 0)
             state.zeros[operand.site.key()] = zero + more[0], of + more[1]
-        if not operand.has_graph and not operand.masked and operand.site.file and len(state.fixed) < KEPT:
-            state.fixed.setdefault(operand.site.key(), (event, operand))
+        kept = state.mixed if operand.masked else state.fixed
+        if not operand.has_graph and not (operand.masked and operand.bootstrap) and operand.site.file:
+            if len(kept) < KEPT:
+                kept.setdefault(operand.site.key(), (event, operand))
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -119,7 +132,8 @@ def finish(state: State, world: World) -> list[Finding]:
     if not found:
         carried = (_carried(*one) or _limit(*one, carried=True) for one in state.fixed.values())
         loops = (_loop(*one) for one in (*state.targets.values(), *state.fixed.values()))
-        found += [finding for finding in (*carried, *loops) if finding is not None][:1]
+        mixed = (_merged(*one) for one in state.mixed.values() if one[1].calls)
+        found += [finding for finding in (*carried, *loops, *mixed) if finding is not None][:1]
     return found
 
 
@@ -163,6 +177,9 @@ def _loop(event: Comparison, operand: Operand) -> Finding | None:
         )
         fix = f"use `{left.each}` in place of `{left.plain}`"
         return _found(event, operand, left.line, (left.carried, left.made), message, fix)
+    merged = _merged(event, operand)
+    if merged is not None:
+        return merged
     half = _half_masked.half_masked(file, line)
     if half is not None:
         message = (
@@ -172,6 +189,18 @@ def _loop(event: Comparison, operand: Operand) -> Finding | None:
         fix = f"multiply both, the next value and `{half.text}`, by the mask"
         return _found(event, operand, half.line, (half.flag_line,), message, fix)
     return None
+
+
+def _merged(event: Comparison, operand: Operand) -> Finding | None:
+    merged = _merged_ends.merged_mask(operand.site.file, operand.site.line)
+    if merged is None:
+        return None
+    message = (
+        f"`{merged.flag}` joins the end of an episode and its time limit (`{merged.cut}`), and masks `{merged.value}` "
+        f"(line {merged.used}): where only the time ran out, the value of what would have come is taken as 0."
+    )
+    fix = f"mask `{merged.value}` by the end alone, and let `{merged.cut}` cut what is carried back in time"
+    return _found(event, operand, merged.line, (merged.used,), message, fix)
 
 
 def _carried(event: Comparison, operand: Operand) -> Finding | None:

@@ -227,8 +227,8 @@ def _without_effect(state: State, world: World) -> list[tuple[Finding, int]]:
         if copy.same or last.iteration <= copy.iteration or effect.count < 2:
             continue
         still = stands(copy.target, state)  # a blend of a value with itself moves it by rounding alone
-        if effect.idle < effect.count and not still:
-            continue
+        if effect.idle < effect.count and (not still or any(world.tensor(t).lent for _, t in copy.pairs)):
+            continue  # (tensors that are only lent to the module for a call move, and its own need not)
         if not world.trained_module(copy.source) or world.trained_module(copy.target):
             continue
         if not still and any(

@@ -253,7 +253,8 @@ class RowsMet(Event):
 
     `how`: "same" (the very rows), "groups" or "windows" (see `RowsShared`), "mirrored" (pairs, the other way round,
     whose targets have no direction); `groups`, `rows`, `held`, `shared`, `within`: as there; `repeated`: the share of
-    the rows asked for that are there more than once."""
+    the rows asked for that are there more than once; `beside`: the same line is asked about the rows of training by
+    another call of its function, and these are not those."""
 
     KIND: ClassVar[str] = "rows_met"
     module: int
@@ -265,6 +266,7 @@ class RowsMet(Event):
     within: float
     repeated: float
     train_site: Site
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """What the first batches of a loader that does not shuffle look like: does their order follow the data?
 
 Only the first passes from a line are looked at; afterwards a batch costs one look into an empty table.  A data set that
-is iterated (an `IterableDataset`) keeps its order to itself, and a sampler of the program's own may sort: they count
-when a later pass goes through the same means.  Of numbers without a fraction only the classes that a loss takes for its
-target say anything: an item's number, time or length may well be sorted.
+is iterated (an `IterableDataset`) keeps its order to itself, a sampler of the program's own may sort, and a data set
+that is asked for shuffled numbers may give what comes next: they count when a later pass goes through the same means.
+Of numbers without a fraction only the classes that a loss takes for its target say anything: an item's number, time or
+length may well be sorted.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LEAST_ROWS = 4
 NUMBERS = 20_000  # of rows, of one pass
 STORED = 0.98  # correlation of the numbers of the rows with their place in the pass: nearly as they are stored
 ORDERED = 0.5  # of the variance lies between batches
+SOON = 8  # batches after which what looks shuffled is looked at no more
 ALIKE = 0.98  # correlation of the batch means of two passes in one order
 
 
@@ -91,6 +93,7 @@ class _Pass:
     iterated: Site | None = None  # the order is that of a data set which is iterated
     numbers: list[int] | None = None  # of the rows, as a sampler of the program's own gives them
     order: Site = NOWHERE
+    shuffled: bool = False  # torch shuffles the numbers that the data set is asked for
     whole: dict[int, int] = field(default_factory=dict)  # of the latest batch: memory of whole numbers, which item
     targets: set[int] = field(default_factory=set)  # items that a loss took for classes
 
@@ -104,6 +107,14 @@ def _iter_of(source: Any) -> Site:
     """Where the class of a data set or sampler defines how it is walked; NOWHERE for a list."""
     code = getattr(type(source).__iter__, "__code__", None)
     return NOWHERE if code is None else Site(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _getitem_of(dataset: Any) -> Site:
+    """Where the program's own class of a data set gives an item; NOWHERE for torch's."""
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    if code is None or not _site.is_user_code(code):
+        return NOWHERE
+    return Site(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _as_stored(numbers: list[int]) -> bool:
@@ -158,14 +169,16 @@ def install(session: Session) -> Undo:
         loader = args[0]
         iterated = _order_of(loader)
         own = iterated is None and own_order_of(loader) is not None
-        if not isinstance(iterator, _BaseDataLoaderIter) or (iterated is None and not own and is_shuffled(loader)):
+        shuffled = iterated is None and not own and is_shuffled(loader)
+        order = iterated if iterated is not None else _getitem_of(loader.dataset) if shuffled else NOWHERE
+        if not isinstance(iterator, _BaseDataLoaderIter) or (shuffled and not order.file):
             return
         site = _site.here(1)
         if begun[site.key()] >= PASSES:
             return
         begun[site.key()] += 1
         passes[iterator] = _Pass(
-            recorder.objects.number(loader), site, iterated=iterated, order=iterated or NOWHERE
+            recorder.objects.number(loader), site, iterated=iterated, order=order, shuffled=shuffled
         )
         if own:
             passes[iterator].numbers, passes[iterator].order = [], _iter_of(own_order_of(loader))
@@ -175,7 +188,7 @@ def install(session: Session) -> Undo:
         if not items:
             return
         item = max(items, key=lambda i: items[i])
-        if seen.iterated is not None or (seen.numbers is not None and not _as_stored(seen.numbers)):
+        if seen.iterated is not None or seen.shuffled or (seen.numbers is not None and not _as_stored(seen.numbers)):
             before, latest[seen.site.key()] = latest.get(seen.site.key(), {}), seen.items
             if not any(seen.items[i].in_order_of(before[i]) for i in items if i in before and items[i] >= ORDERED):
                 return
@@ -200,7 +213,10 @@ def install(session: Session) -> Undo:
         seen.work = work
         seen.batches += 1
         _look(seen, batch)
-        if seen.batches == BATCHES:
+        if seen.shuffled and seen.batches == SOON and not any(i.between() >= ORDERED for i in seen.items.values()):
+            del passes[args[0]]  # shuffled indeed
+            begun[seen.site.key()] = PASSES
+        elif seen.batches == BATCHES:
             del passes[args[0]]
             ends(seen)
 

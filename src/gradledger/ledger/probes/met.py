@@ -15,7 +15,7 @@ import torch
 
 from gradledger.core.events import RowsMet
 from gradledger.core.site import Site
-from gradledger.ledger import _related
+from gradledger.ledger import _related, _site
 from gradledger.ledger._answers import Answers
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
@@ -29,11 +29,12 @@ ROWS = 4000  # kept of what a module is trained on
 ASKED = 1200  # and of what it is asked at one place
 WIDTH = 2048  # elements of a row
 ELEMENTS = 1_000_000  # kept for one module, on either side
-MODULES, PLACES = 4, 6
+MODULES, PLACES = 4, 8
 TRAINED, HELD = 900, 300  # compared pair by pair
 COLUMNS = 3  # of a row, at least: fewer meet by chance
 LABELS = 1.5  # groups for each class
 SAME = 0.1  # of the rows asked for
+WHOLE = 0.9  # of them: the rows are those of training
 
 _Key = tuple[int, tuple[int, ...], str]
 
@@ -58,10 +59,13 @@ class _Asked:
     count: int = 0
 
 
+_Place = tuple[_Key, tuple[Any, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
     call: Call
-    key: _Key
+    place: _Place
     rows: Any
     before: int
 
@@ -70,7 +74,7 @@ class _Probe:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.trained: dict[_Key, _Trained] = {}
-        self.asked: dict[tuple[_Key, Site], _Asked] = {}
+        self.asked: dict[_Place, _Asked] = {}
         self.open: dict[int, tuple[Call, _Key, Any]] = {}
         self.classes: set[bytes] = set()  # targets that are whole numbers
         self.judged = False  # a target was seen
@@ -91,10 +95,11 @@ class _Probe:
                 if (rows := _copied(tensor)) is not None:
                     self.open[call.number] = call, key, rows
         elif known is not None and tensor.shape[0] >= LEAST:
-            place = self.asked.get((key, call.site))
+            asked = key, _site.way()
+            place = self.asked.get(asked)
             room = place.count < min(ASKED, ELEMENTS // _width(key)) if place is not None else len(self.asked) < PLACES
             if room and (rows := _copied(tensor)) is not None:
-                self.answers.asked(call, [_Question(call, key, rows, known.count)])
+                self.answers.asked(call, [_Question(call, asked, rows, known.count)])
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """A target says how many classes there are: clusters may be classes."""
@@ -130,10 +135,10 @@ class _Probe:
             known.count += len(rows)
 
     def _evaluated(self, question: _Question) -> None:
-        key = question.key, question.call.site
+        key = question.place
         if key not in self.asked and len(self.asked) >= PLACES:
             return
-        place = self.asked.setdefault(key, _Asked(question.call.site, question.key))
+        place = self.asked.setdefault(key, _Asked(question.call.site, key[0]))
         place.rows.append(question.rows)
         place.before.append(question.before)
         place.count += len(question.rows)
@@ -143,15 +148,23 @@ class _Probe:
     def settle(self) -> None:
         """Compare."""
         self.answers.settle()
+        asked = []
         for place in self.asked.values():
             known = self.trained.get(place.key)
             if known is None or known.count < 20 or place.count < LEAST:
                 continue
             mine = np.concatenate(known.rows)[: max(place.before)]
             if len(mine) >= 20:
-                self._compare(place, known.site, mine, known.rows)
+                shared = np.isin(keys_of(np.concatenate(place.rows)), keys_of(mine))
+                asked.append((place, known, mine, float(shared.mean())))
+        for place, known, mine, share in asked:
+            others = [(other.site, met) for other, _, _, met in asked if other is not place]
+            beside = any(site.key() == place.site.key() and met > WHOLE > share for site, met in others)
+            if share > WHOLE and any(site == place.site and met <= WHOLE for site, met in others):
+                continue  # one line asks about the rows of training and about others: these are the former
+            self._compare(place, known.site, mine, known.rows, beside)
 
-    def _compare(self, place: _Asked, train_site: Site, mine: Any, batches: list[Any]) -> None:
+    def _compare(self, place: _Asked, train_site: Site, mine: Any, batches: list[Any], beside: bool) -> None:
         theirs = np.concatenate(place.rows)
         before = np.repeat(place.before, [len(rows) for rows in place.rows])
         mine_keys, first_trained = np.unique(keys_of(mine), return_index=True)
@@ -163,17 +176,20 @@ class _Probe:
         if asked < LEAST:
             return
         same = np.bincount(which.reshape(-1), weights=known) > 0
+        repeated = round(_repeats(place.rows), 4)
         values = {
             "module": place.key[0],
             "rows": len(mine_keys),
             "held": asked,
-            "repeated": round(_repeats(place.rows), 4),
+            "repeated": repeated,
             "train_site": train_site,
+            "beside": beside,
         }
         emit = self.session.recorder.emit
         share = float(same.mean())
         by_chance = 0.0 if mine.dtype.kind == "f" else _by_chance(batches, len(mine_keys))
-        if share >= max(SAME, 2 * by_chance) and same.sum() >= LEAST and _telling(mine):
+        different = len(first_trained) if repeated < SAME else 0
+        if share >= max(SAME, 2 * by_chance) and same.sum() >= LEAST and _telling(mine, different):
             emit(RowsMet, place.site, how="same", groups=0, shared=round(share, 4), within=0.0, **values)
         fresh = theirs[np.sort(first[~np.isin(keys[first], mine_keys)])]
         if share > 0.5 or len(fresh) < LEAST or mine.dtype.kind != "f":
@@ -224,12 +240,13 @@ def _by_chance(batches: list[Any], rows: int) -> float:
     return rows * (equal + 3) / max(pairs, 1)  # (three more may well have been missed)
 
 
-def _telling(rows: Any) -> bool:
-    """Whether equal rows are the same rows: no grid, no counted or mostly constant thing."""
+def _telling(rows: Any, different: int) -> bool:
+    """Whether equal rows are the same rows: no grid, no counted or mostly constant thing.  `different`: how many there
+    are, over many epochs, that do not come again within one (0: some do); most have a number of their own then."""
     flat = rows.reshape(len(rows), -1)
     values = [len(np.unique(column)) for column in flat[:, :: max(1, flat.shape[1] // 64)].T]
     if flat.dtype.kind == "f":
-        return max(values) > len(flat) / 8
+        return max(values) > (min(len(flat) / 8, max(different / 2, 20)) if different else len(flat) / 8)
     return bool(np.log(np.maximum(values, 1)).sum() > 2 * np.log(len(flat)) + 3)  # tokens: many rows could be
 
 

@@ -2,13 +2,15 @@
 order follow the data?
 
 `slices` tells pieces by where they lie in memory; rows that are picked by number, or that numpy holds, are copied
-first.  Here a batch is known by its values.  When several come again, all of them as long after their first time, the
-program walks through the same batches in one order; neighbours that are more alike than others make it an order that
-follows the data.  (One item a step, in any order that is kept, is no such thing: its neighbours are like all others.)
+first.  Here a batch is known by its values.  When several come again, all of them as long after their first time (or
+whole passes of one length later), the program walks through the same batches in one order; neighbours that are more
+alike than others make it an order that follows the data.  (One item a step, in any order that is kept, is no such
+thing: its neighbours are like all others.)
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,11 +122,18 @@ class _Probe:
         if total < AGAIN:
             return
         seen.told = True
-        one_order = len(seen.again) == 1 and seen.fresh <= total and 2 * seen.fetched < seen.looks
+        # where few iterations are watched, some passes lie between a batch and its return: places in one pass
+        period = math.gcd(*seen.again)
+        places = [work % period for work in seen.first.values()]
+        one_order = len(seen.again) == 1 or (len(set(places)) == len(places) and period >= 2 * LEAST)
         # one step for all of them is a step of the whole set: the order does not matter
-        if not one_order or len(seen.steps) < AGAIN:
+        if not one_order or seen.fresh > total or 2 * seen.fetched >= seen.looks or len(seen.steps) < AGAIN:
             return
-        items = [i for i in (seen.rows, seen.classes) if i is not None and len(i.rows) >= LEAST and _walks(i)]
+        items = [
+            i
+            for i in (seen.rows, seen.classes)
+            if i is not None and len(i.rows) >= LEAST and _walks(i, places if len(i.rows) == len(places) else None)
+        ]
         if not items:
             return
         between = max(item.between() for item in items)
@@ -148,9 +157,11 @@ class _Probe:
         self.loaded += 1
 
 
-def _walks(item: Item) -> bool:
-    """Whether neighbours are more alike than any two, in the columns that differ between batches."""
+def _walks(item: Item, places: list[int] | None = None) -> bool:
+    """Whether neighbours (by their `places` in a pass, or as they came) are more alike than any two, in the columns
+    that differ between batches."""
     means = np.stack(item.means)[:, item.shares() >= ORDERED]
+    means = means[np.argsort(places, kind="stable")] if places is not None else means
     if not means.size:
         return False
     means = (means - means.mean(0)) / means.std(0)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     Dataset,
     RandomSampler,
@@ -56,6 +57,7 @@ class _Probe:
         self.answers: Answers[Held] = Answers(session.trace, self._evaluated)
         self.trained: dict[int, Any] = {}  # space -> rows
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
+        self.strung: set[int] = set()  # spaces of which parts were strung together to be trained on
         self.train_sites: dict[int, Site] = {}
         self.valued: set[tuple[object, ...]] = set()  # tables whose values were compared
         self.told: dict[tuple[int, str, int, int, int], dict[str, Any]] = {}
@@ -114,6 +116,7 @@ class _Probe:
         self.fitted[part.space] = self.fitted.get(part.space, frozenset()) | held.fitted
         if not part.whole:
             part.trained = True
+            self.strung |= {part.space} if part.strung else set()
         self.train_sites.setdefault(part.space, part.site)
         self._withdraw(part.space, rows)
 
@@ -171,6 +174,8 @@ class _Probe:
         """Are the rows held out the same as those trained on, or do they belong together?"""
         site = self.train_sites.get(part.space, NOWHERE)
         both = float(np.isin(part.rows, trained).mean())
+        if both == 1 and part.space in self.strung and not part.evaluated:
+            return []  # it may well be one of those that were strung together
         if both > OVERLAP:
             share = {"how": "same", "groups": 0, "rows": len(trained), "held": len(part.rows), "shared": both}
             return [(RowsShared, part.site, {**share, "within": 0.0, "train_site": site})]
@@ -309,6 +314,8 @@ class _Probe:
                 if base.part.whole:
                     self.rows.parts.append(part)
                 found = Held(rows, part, base.fitted)
+        elif type(dataset) is ConcatDataset:
+            found = self._joined(dataset)
         elif type(dataset) is TensorDataset and dataset.tensors:
             floats = [t for t in dataset.tensors if t.is_floating_point()] or list(dataset.tensors)
             found = self.rows.table(floats[0], _site.here(1))
@@ -319,6 +326,16 @@ class _Probe:
         if found is not None and found.rows is not None:
             self.datasets[number] = found
         return found
+
+    def _joined(self, dataset: Any) -> Held | None:
+        """The rows of data sets that are strung together, where all are rows of one table."""
+        parts = [self.dataset(one) for one in dataset.datasets]
+        known = [h for h in parts if h is not None and h.rows is not None]
+        if not known or len(known) < len(parts) or len({h.part.space for h in known}) > 1:
+            return None
+        rows = np.concatenate([np.atleast_1d(h.rows) for h in known])
+        fitted = frozenset().union(*(h.fitted for h in known))
+        return Held(rows, Part(rows, False, _site.here(1), None, known[0].part.space, strung=True), fitted)
 
     def _stored(self, dataset: Any) -> Held | None:
         columns = [c for v in list(getattr(dataset, "__dict__", {}).values())[:16] if (c := _column(v)) is not None]
