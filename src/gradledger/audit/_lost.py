@@ -177,6 +177,17 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
                 watched.forward_since_loss = False
 
 
+def _stepped_within(event: ev.Step, losses: tuple[Loss, ...], world: World) -> bool:
+    """Whether another optimizer has stepped over the same tensors since the first of those reverse passes."""
+    mine = world.optimizer(event.optimizer).tensors.keys()
+    passes = [b.seq for loss in losses if (b := world.backward(loss.backward)) is not None]
+    return any(
+        o.last_step is not None and o.last_step.seq > min(passes, default=event.seq) and o.tensors.keys() & mine
+        for o in world.optimizers.values()
+        if o.ident != event.optimizer
+    )
+
+
 def _step(state: State, event: ev.Step, world: World) -> None:
     watched = state.optimizers.setdefault(event.optimizer, Watched())
     watched.steps += 1
@@ -186,6 +197,8 @@ def _step(state: State, event: ev.Step, world: World) -> None:
     losses, watched.losses = tuple(watched.losses.values()), {}
     if not losses or (event.closure and not empty):
         return  # a closure runs several times in a step, and the optimizer reads each of its results
+    if empty and event.closure and _stepped_within(event, losses, world):
+        return  # it has another one step in its own step, and clears after it
     used: Site | None = None
     windowed: Path = ()
     if not empty:

@@ -85,6 +85,8 @@ class Rows:
         self.statistics: list[Statistic] = []
         self.parts: list[Part] = []
         self.wholes: dict[int, Part] = {}
+        self.answered: set[int] = set()  # outputs of modules and what is made of them alone
+        self.mixed: set[int] = set()  # made of those and of rows: hits, errors; no data of the program
         self._lines: dict[tuple[tuple[str, int], int], int] = {}
         self._prune_at = PRUNE_AT
 
@@ -102,6 +104,7 @@ class Rows:
             return known
         if (
             len(self.wholes) >= SPACES
+            or self.trace.token_of(tensor) in self.mixed
             or tensor.requires_grad
             or tensor.dim() == 0
             or not LEAST <= tensor.shape[0] <= MOST
@@ -135,7 +138,9 @@ class Rows:
     def follow(self, op: Op, args: Any, outs: list[torch.Tensor]) -> None:
         """One operation has run."""
         first: Any = args[0] if args else None
-        if op.name == "getitem" and isinstance(first, torch.Tensor):
+        if _is(first) and self.trace.token_of(first) in self.mixed:
+            self._note(self.mixed, outs)
+        elif op.name == "getitem" and isinstance(first, torch.Tensor):
             self._picked(op, first, args[1], outs[0])
         elif op.name == "index_select" and len(args) > 2 and args[1] in (0, -first.dim() if _is(first) else 0):
             self._picked(op, first, args[2], outs[0])
@@ -261,12 +266,26 @@ class Rows:
                     source = held
         if op.name in _WORDS:
             fitted = frozenset()
+        if any(self._is_answer(t) for t in tensors):
+            self._note(self.answered if source is None else self.mixed, outs)
+            source = None
         if source is not None:
             if op.name in _CASTS and source.part.whole and len(source.part.rows) == np.size(source.rows):
                 source.part.tensor = Ref(out)  # `torch.tensor(array).float()`: the first one is gone at once
             self.give(out, Held(source.rows, source.part, fitted, source.single))
         elif fitted and len(self.fitted) < KEPT:
             self.fitted[self.trace.token_of(out)] = fitted
+
+
+    def _is_answer(self, tensor: torch.Tensor) -> bool:
+        token = self.trace.token_of(tensor)
+        value = self.trace.values.get(token)
+        return token in self.answered or token in self.mixed or (value is not None and value.call is not None)
+
+    def _note(self, where: set[int], outs: list[torch.Tensor]) -> None:
+        if len(where) >= KEPT:
+            where.clear()
+        where.update(self.trace.token_of(out) for out in outs)
 
 
 def _is(value: Any) -> bool:

@@ -16,8 +16,8 @@ on: the file, or one read with it, holds a counter or an optimizer's state, or t
 the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
-state comes back, and the next file that is written says less: the loop counts from the start.  Or when the file holds
-a count that the program computes with, and nowhere says its name again.
+state comes back, and the next file that is written says less, or just as many as the steps made since: the loop counts
+from the start.  Or when the file holds a count that the program computes with, and nowhere says its name again.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.

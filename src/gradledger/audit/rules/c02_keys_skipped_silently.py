@@ -15,7 +15,9 @@ From the keys of each load that gave some tensors nothing new (they are missing,
 beside what the state had to offer: as it was read from a file or as the other network has it, before any filter.  None
 of the keys of a non-strict load matched (error), or what stays as it was stands beside keys that were not used, whose
 tensors have the same shapes and whose names are the same but for their beginning (error): several of them, or all that
-is left on either side.  Some of it has to stand before what was loaded: nobody means a trained head on a random trunk.
+is left on either side.  Or several names are the ends of others (`v1.weight`, `conv1.weight`), as
+`name.lstrip("encoder.")` leaves them.  Some of it has to stand before what was loaded: nobody means a trained head on a
+random trunk.
 Where the optimizer's state comes out of the same file, training is resumed, and nothing may stay as it was or be left
 over (error).  A later load that fills the module is taken as the program's own answer, and nothing is said.
 

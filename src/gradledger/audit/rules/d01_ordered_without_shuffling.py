@@ -19,7 +19,9 @@ alike.
 An `IterableDataset` makes its order itself: it is reported when a second pass goes through the same order.  A sampler
 or batch sampler of the program's own, or a list of numbers in its place, counts when its numbers come nearly as the
 rows are stored, and when a second pass goes through the same order.  Of whole numbers (tokens, lengths, times) only the
-classes that a loss takes for its target count.
+classes that a loss takes for its target count.  A loader that shuffles its numbers, over a data set of the program's
+own, counts when its batches are ordered all the same, in one order in every pass: `__getitem__` does not give the item
+whose number it is asked for.
 
 ## Near misses
 - Validation loaders: nothing is trained on them.

@@ -15,8 +15,9 @@ backward walks), its values reach no loss, and the line evaluates: by the name o
 over or of what it computes.  A function that acts as well, such as a policy, is judged by each way into it, and the
 line is the one where the evaluation enters.  A function that asks for eval mode, makes a `map` or a generator of calls
 and asks for train mode again evaluates, too: the calls run when its caller walks them.  `model.training = False` is
-no eval mode: the layers do not hear of it.  For random functions: their
-call inside a module that is in eval mode.
+no eval mode: the layers do not hear of it.  A switch to train mode above the call is meant (dropout kept on purpose),
+but for one in a function that trains and evaluates, by phase, under `torch.set_grad_enabled(...)`.  For random
+functions: their call inside a module that is in eval mode.
 
 ## Near misses
 - Dropout kept on purpose (MC dropout): `.train()` right there, or one input passed many times.

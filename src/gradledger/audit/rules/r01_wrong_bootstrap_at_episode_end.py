@@ -32,7 +32,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a function is given whether the episode ended, and writes into the memory that it did without a look;
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
   in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
-  program's own `step` counts its calls and says at a limit that the episode ended.
+  program's own `step` counts its calls and says at a limit that the episode ended;
+- when the function that makes the targets joins the two, and masks the next value by the result.
 
 ## Near misses
 - Continuing tasks: no flag at all, or environments known never to end.
