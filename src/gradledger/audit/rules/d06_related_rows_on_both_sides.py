@@ -16,7 +16,8 @@ recordings, or when items hold the very same numbers shifted (overlapping window
 together with rows trained on.  Where the program splits before torch sees the rows, the inputs of a training and of an
 evaluation that is named for held-out rows (`x_val`, or what was taken by `fold == test_fold`), or that stands beside
 one on the rows of training by the same function, are compared in the same way; copies among the rows held out, some of
-which are trained on, count too.  And pairs, given to a module of two alike inputs, that were trained on the other way round, where pairs that were trained on both ways had one target.
+which are trained on, count too.  And pairs, given to a module of two alike inputs, that were trained on the other way
+round, where pairs that were trained on both ways had one target.
 
 ## Near misses
 - Splits by group, by recording, or in time.
