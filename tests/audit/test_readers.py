@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.audit import _back_in_time, _met, _partial, _terminals, _time_limits
+from gradledger.audit import _back_in_time, _merged_ends, _met, _partial, _terminals, _time_limits
 from gradledger.audit._made_at import made_at
 from gradledger.audit._turned import turned_in_passing
 from gradledger.core.site import Frame, Site
@@ -192,3 +192,28 @@ def test_where_the_names_of_a_line_were_made(written) -> None:  # type: ignore[n
             loss = mse(net(tip), q)
         """)
     assert {site.line for site in made_at(Site(file, 7, "train"))} == {1, 2, 3, 6}
+
+
+@pytest.mark.parametrize(
+    ("alive", "carried", "merged"),
+    [
+        ("1 - torch.maximum(term, trunc)", "alive", True),
+        ("~(terminated | truncated)", "alive", True),
+        ("1 - torch.maximum(term, trunc)", "alive + trunc", False),  # the time limit is used elsewhere
+        ("1 - term", "(1 - torch.maximum(term, trunc))", False),
+    ],
+)
+def test_a_time_limit_that_masks_the_next_value(written, alive: str, carried: str, merged: bool) -> None:  # type: ignore[no-untyped-def]
+    file = written(f"""
+        def advantages(reward, value, next_value, term, trunc, terminated, truncated):
+            run = 0.0
+            alive = {alive}
+            for t in reversed(range(len(reward))):
+                delta = reward[t] + 0.99 * alive[t] * next_value[t] - value[t]
+                run = delta + 0.95 * {carried} * run
+            return run
+        """)
+    found = _merged_ends.merged_mask(file, 5)
+    assert (found is not None) is merged
+    if found is not None:
+        assert (found.line, found.flag, found.used, found.value) == (3, "alive", 5, "next_value")

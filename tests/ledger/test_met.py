@@ -61,6 +61,34 @@ def test_rows_that_were_trained_on_and_asked_for() -> None:
     assert event.train_site.function == "train"
 
 
+@pytest.mark.parametrize("epochs", [1, 9])
+def test_a_row_counts_once_however_many_the_epochs(epochs: int) -> None:
+    x, y = tables(100)
+
+    def body(net: torch.nn.Module, watch: Watched) -> None:
+        train(net, x, y, epochs, size=50)
+        ask(net, x[40:60])
+
+    (event,) = met_after(body)
+    assert (event.how, event.held, event.shared) == ("same", 20, 1.0)
+
+
+def test_two_questions_on_one_line_are_two() -> None:
+    """The rows of training say nothing; those beside them, which are their relatives, are told to stand beside them."""
+    draw = np.random.default_rng(0)
+    centres = draw.normal(size=(30, 6))
+    x = (centres[:, None] + 0.001 * draw.normal(size=(30, 10, 6))).reshape(300, 6).astype("f4")
+    y = draw.normal(size=(300, 1)).astype("f4")
+    order = draw.permutation(300)
+
+    def body(net: torch.nn.Module, watch: Watched) -> None:
+        train(net, x[order[:240]], y[order[:240]])
+        assert (ask(net, x[order[:240]]), ask(net, x[order[240:]])) == (None, None)
+
+    (event,) = met_after(body)
+    assert (event.how, event.held, event.beside) == ("groups", 60, True)
+
+
 def test_rows_of_its_own_are_no_news() -> None:
     x, y = tables(300)
 

@@ -240,7 +240,7 @@ def _by_chance(batches: list[Any], rows: int) -> float:
     return rows * (equal + 3) / max(pairs, 1)  # (three more may well have been missed)
 
 
-def _telling(rows: Any, different: int) -> bool:
+def _telling(rows: Any, different: int = 0) -> bool:
     """Whether equal rows are the same rows: no grid, no counted or mostly constant thing.  `different`: how many there
     are, over many epochs, that do not come again within one (0: some do); most have a number of their own then."""
     flat = rows.reshape(len(rows), -1)
