@@ -77,15 +77,14 @@ def preload() -> None:
     import gradledger.cli.commands.audit
     import gradledger.watch._beside  # noqa: F401
     from gradledger.audit import registry
-    from gradledger.core import events
+    from gradledger.core.events import EVENTS
     from gradledger.ledger import _session, _shape, _sink, probes  # noqa: F401
 
     for name in _session.probe_names():  # all code as it is now, whatever is edited while scripts run
         importlib.import_module(f"{probes.__name__}.{name}")
     registry.load()
-    for kind in vars(events).values():  # what is written out once per class, or per process
-        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event:
-            _shape._functions.setdefault(kind, _shape._compile(kind))
+    for kind in EVENTS.values():  # what is written out once per class, or per process
+        _shape.prepare(kind)
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # what is imported stays: no child's collector need walk it, and copy its pages by that

@@ -18,7 +18,7 @@ from gradledger.core.events import NotPutBack
 
 _RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
 _ANEW = frozenset({"copy_", "zero_", "fill_"})
-_ANEW_ALL = frozenset(f"_foreach_{name}" for name in _ANEW)
+_LISTS = re.compile(r"_foreach_\w+_$")  # in place
 _SAYS = frozenset({"print", "log", "info", "debug", "append", "len", "format", "write", "dict", "list", "tuple"})
 _GIVEN = frozenset({"functional_call", "load_state_dict", "vector_to_parameters"})  # a network runs on it
 _SAME = frozenset({"int", "float", "round", "abs", "max", "min", "detach", "clone", "item"})
@@ -205,8 +205,8 @@ class _Method:
             self._rate(node.target, node.value)
         elif isinstance(node, ast.Call) and last_name(node.func) in _GIVEN:
             self.use.felt |= any(self.of(part) for part in node.args)
-        elif isinstance(node, ast.Call) and last_name(node.func).startswith("_foreach_") and len(node.args) > 1:
-            if last_name(node.func).endswith("_") and last_name(node.func) not in _ANEW_ALL and self.of(node.args[0]):
+        elif isinstance(node, ast.Call) and _LISTS.match(name := last_name(node.func)) and len(node.args) > 1:
+            if name.removeprefix("_foreach_") not in _ANEW and self.of(node.args[0]):
                 self.use.carried.append(node.lineno)  # of a list: each from its own last value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr.endswith("_") and not node.func.attr.startswith("_"):

@@ -343,6 +343,13 @@ def mentions(file: str, word: str) -> int:
     return sum(isinstance(n, ast.Constant) and n.value == word for n in (walk(tree) if tree is not None else ()))
 
 
+def factors_of(node: ast.expr) -> list[ast.expr]:
+    """What a product multiplies, products within it included; anything else is its own only factor."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*factors_of(node.left), *factors_of(node.right)]
+    return [node]
+
+
 def is_computed_with(file: str, name: str) -> bool:
     """Whether a variable or attribute of this name is multiplied, divided or a power somewhere: `self.step / 100`."""
     tree = parsed(file) if file else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed, walk, words
+from gradledger.audit._code import factors_of, last_name, parsed, walk, words
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._time_limits import either
@@ -37,7 +37,7 @@ def merged_mask(file: str, line: int) -> Merged | None:
     scopes += [n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n is not around]
     for scope in scopes:
         nodes = list(own_nodes(scope))
-        joins = [(n, names) for n in nodes if (names := either(n, set())) is not None]
+        joins = [(n, names) for n in nodes if (names := either(n)) is not None]
         inside = {id(part) for join, _ in joins for part in walk(join)}
         for join, (_, cut) in joins:
             if any(_read(n) == cut and id(n) not in inside for n in nodes):
@@ -60,7 +60,7 @@ def _masked(nodes: list[ast.AST], flag: str) -> tuple[int, str] | None:
     """Line and name of a value that is multiplied by the flag (or by what is left of one)."""
     for node in nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            factors = _factors(node)
+            factors = factors_of(node)
             if flag not in {_read(part) for factor in factors for part in walk(factor)}:
                 continue
             for factor in factors:
@@ -68,12 +68,6 @@ def _masked(nodes: list[ast.AST], flag: str) -> tuple[int, str] | None:
                 if name != flag and set(words(name)) & _VALUES:
                     return node.lineno, name
     return None
-
-
-def _factors(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
 
 
 def _named(node: ast.expr) -> str:

@@ -37,16 +37,15 @@ _PLAIN = frozenset({"SGD", "ASGD"})  # nothing to lose, but for a momentum
 @dataclass(slots=True)
 class Load:
     """A module was filled from a file.  `held`: what the file, or the files read since the load before, held;
-    `optimizers`, `schedulers`: those that had stepped by then."""
+    `optimizers`: those that had stepped by then, and how often; `schedulers`: those that had."""
 
     event: StateLoaded
     held: frozenset[str]
     read_at: Site
-    optimizers: frozenset[int]
+    optimizers: dict[int, int]
     schedulers: frozenset[int]
     counts: dict[str, int] = field(default_factory=dict)  # how far the file says that its run was
     written: FileTouched | None = None  # the first file that the run wrote when it had gone on
-    began: dict[int, int] = field(default_factory=dict)  # steps that each optimizer had made by then
     went: int = 0  # steps of the run from there to `written`
 
 
@@ -97,10 +96,9 @@ def update(state: Resumes, event: Event, world: World) -> None:
                     event,
                     state.held,
                     state.read_at,
-                    frozenset(o.ident for o in world.optimizers.values() if o.steps),
+                    {o.ident: o.steps for o in world.optimizers.values() if o.steps},
                     frozenset(i for i, s in world.schedulers.items() if s.steps),
                     state.counts,
-                    began={o.ident: o.steps for o in world.optimizers.values()},
                 )
                 state.fresh = False
     elif isinstance(event, Step):
@@ -119,7 +117,7 @@ def _went_on(state: Resumes, load: Load, world: World) -> int:
         if optimizer is None or at.iteration != load.event.iteration or not tensors & optimizer.tensors.keys():
             continue
         if optimizer.last_step is not None and optimizer.last_step.seq > max(at.seq, load.event.seq):
-            return optimizer.steps - load.began.get(ident, 0)
+            return optimizer.steps - load.optimizers.get(ident, 0)
     return 0
 
 
@@ -127,16 +125,15 @@ def counted_anew(state: Resumes) -> Iterator[tuple[Load, str, FileTouched, Site]
     """(load, name, the next file, line): the run asks a file by `name` how far it was, on that line, and the next file
     that it writes says less, or just as many as the run has made since."""
     for load in state.loads.values():
-        after = dict(load.written.counts) if load.written is not None else {}
-        both = [name for name in load.counts if name in after]
         if load.written is None:
             continue
+        before, after = load.counts, dict(load.written.counts)
+        both = [name for name in before if name in after]
         # as many as were made since, where a run that goes on would have come so much further
-        from_start = [n for n in both if load.counts[n] > LEAST_COUNT and after[n] == load.went > load.counts[n]]
-        if not from_start and any(after[name] >= load.counts[name] - 1 for name in both):
-            continue  # (a count within the epoch falls while that of the epochs grows)
-        both = from_start or both
-        for name in both[:1]:
+        names = [name for name in both if after[name] == load.went > before[name] > LEAST_COUNT]
+        if not names and all(after[name] < before[name] - 1 for name in both):
+            names = both  # (a count within the epoch falls while that of the epochs grows)
+        for name in names[:1]:
             lines = lines_asking(load.read_at.file, name)
             near = [line for line in lines if line >= load.read_at.line]
             if lines and not name.startswith("batch"):

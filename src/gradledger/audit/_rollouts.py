@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import back_in_time, discounts_itself, ends, next_of
-from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._code import factors_of, last_name, parsed, walk
 from gradledger.audit._terminals import negated, nodes_of, scope_of
 
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
@@ -143,7 +143,7 @@ def _carrying(loop: ast.For) -> list[ast.Subscript]:
     found: list[ast.Subscript] = []
     for one in carried:
         for node in (n for n in walk(one.value) if isinstance(n, ast.BinOp)):
-            factors = _factors(node)
+            factors = factors_of(node)
             if len(factors) > 1 and any(last_name(f) == last_name(one.targets[0]) for f in factors):
                 found += [f for f in factors if isinstance(f, ast.Subscript)]
     return found
@@ -175,19 +175,13 @@ def _beside_next(scope: ast.AST, each: str, step: str) -> tuple[int, str] | None
     for node in walk(scope):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
             continue
-        factors = _factors(node)
+        factors = factors_of(node)
         plain = [last_name(f) for f in factors if _is_discount(f) and last_name(f) != each]
         looked = [f for f in factors if isinstance(f, ast.Subscript)]
         own = any(isinstance(n, (ast.Name, ast.Attribute)) and last_name(n) == each for n in walk(node))
         if plain and not own and len(factors) == 2 and any(_later(f.slice, step) for f in looked):
             return node.lineno, plain[0]
     return None
-
-
-def _factors(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [node]
 
 
 def _later(index: ast.expr, step: str) -> bool:

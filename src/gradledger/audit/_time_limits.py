@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gradledger.audit._clocks import Folded, folded, gives_clock
@@ -111,7 +111,7 @@ def _given(scope: ast.AST) -> Iterator[tuple[int, set[str]]]:
                 yield node.lineno, names
 
 
-def either(node: ast.AST, known: set[frozenset[str]]) -> tuple[str, str] | None:
+def either(node: ast.AST, known: Collection[frozenset[str]] = ()) -> tuple[str, str] | None:
     """The names of end and time limit that an expression joins by "or".  `known`: pairs of them under any name."""
     sides: list[ast.expr] = []
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and len(node.values) == 2:

@@ -138,7 +138,7 @@ class Rows:
     def follow(self, op: Op, args: Any, outs: list[torch.Tensor]) -> None:
         """One operation has run."""
         first: Any = args[0] if args else None
-        if _is(first) and self.trace.token_of(first) in self.mixed:
+        if self.mixed and _is(first) and self.trace.token_of(first) in self.mixed:
             self._note(self.mixed, outs)
         elif op.name == "getitem" and isinstance(first, torch.Tensor):
             self._picked(op, first, args[1], outs[0])
@@ -254,8 +254,10 @@ class Rows:
             return
         fitted: frozenset[int] = frozenset()
         source: Held | None = None
+        answer = False
         for t in tensors:
             token = self.trace.token_of(t)
+            answer = answer or self._is_answer(token)
             fitted |= self.fitted.get(token, frozenset())
             found = self.held.get(token)
             if found is not None:
@@ -266,7 +268,7 @@ class Rows:
                     source = held
         if op.name in _WORDS:
             fitted = frozenset()
-        if any(self._is_answer(t) for t in tensors):
+        if answer:
             self._note(self.answered if source is None else self.mixed, outs)
             source = None
         if source is not None:
@@ -277,8 +279,7 @@ class Rows:
             self.fitted[self.trace.token_of(out)] = fitted
 
 
-    def _is_answer(self, tensor: torch.Tensor) -> bool:
-        token = self.trace.token_of(tensor)
+    def _is_answer(self, token: int) -> bool:
         value = self.trace.values.get(token)
         return token in self.answered or token in self.mixed or (value is not None and value.call is not None)
 

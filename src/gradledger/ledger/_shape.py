@@ -35,10 +35,14 @@ def length(n: int) -> int:
 
 def shape_of(event: Event) -> int:
     """A hash of the shape of an event; equal shapes have equal hashes within one process."""
-    known = _functions.get(type(event))
-    if known is None:
-        known = _functions[type(event)] = _compile(type(event))
+    known = _functions.get(type(event)) or prepare(type(event))
     return hash((event.KIND, known(event)))
+
+
+def prepare(cls: type[Event]) -> Callable[[Event], Any]:
+    """Write the function of a class, ahead of its first event."""
+    known = _functions[cls] = _compile(cls)
+    return known
 
 
 _functions: dict[type[Event], Callable[[Event], Any]] = {}

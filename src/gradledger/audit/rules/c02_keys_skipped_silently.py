@@ -148,7 +148,7 @@ def _resumed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
     over = f"{times(len(left), 'key')} of the state are used by nothing ({_some(tuple(sorted(left)))})" if left else ""
     return _finding(
         load,
-        load.left_site if load.left_site.file != NOWHERE.file else read_at,
+        _told_at(load, read_at),
         world,
         f"training is resumed, for the optimizer's state comes out of the same file, but "
         f"{' and '.join(part for part in (kept, over) if part)}: it goes on from other weights.",
@@ -179,7 +179,7 @@ def _renamed(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
     )
     return _finding(
         load,
-        load.left_site if load.left_site.file != NOWHERE.file else read_at,
+        _told_at(load, read_at),
         world,
         f"{times(count, 'tensor')} of this state fit by shape and name but for the beginning (`{theirs}` in the state, "
         f"`{mine}` in the module, such as {pairs[0][1]} for {pairs[0][0]}): {skipped}, "
@@ -200,7 +200,7 @@ def _cut_off(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
         return None
     return _finding(
         load,
-        load.left_site if load.left_site.file != NOWHERE.file else read_at,
+        _told_at(load, read_at),
         world,
         f"{times(len(pairs), 'tensor')} of this state fit by shape and by the end of their names (`{pairs[0][1]}` for "
         f"`{pairs[0][0]}`): characters were cut off in front, strict=False skips them, and those parameters keep what "
@@ -220,6 +220,11 @@ def _starts(missing: str, unexpected: str) -> tuple[str, str]:
 
 def _some(keys: tuple[str, ...]) -> str:
     return ", ".join(keys[:2]) + (", ..." if len(keys) > 2 else "")
+
+
+def _told_at(load: StateLoaded, read_at: Site) -> Site:
+    """Where the program leaves keys out, else where it read the file."""
+    return load.left_site if load.left_site.file != NOWHERE.file else read_at
 
 
 _RENAME = 'rename the keys, such as {k.removeprefix("module."): v for k, v in state.items()}, and load with strict=True'

@@ -175,14 +175,15 @@ def _evaluated(state: State, world: World) -> list[Finding]:
         if not line.quiet or (first.grad_on and line.walked):
             continue
         # a switch above the call is meant, unless it is that of training, which goes the same way
-        if line.on_purpose and not (line.walked and switched_by_phase(first.site)):
+        by_phase = bool(line.walked) and switched_by_phase(first.site)
+        if line.on_purpose and not by_phase:
             continue
         # an average of a trained network is evaluated in its place; the same call may give targets, too
         if not world.trained_module(module) and (line.walked or not _follows(module, world)):
             continue
         lazy = _lazy(state, module, first)
         sign = "its calls are put off by line " + str(lazy.line) if lazy is not None else evaluates(first.site)
-        if not sign and line.walked and switched_by_phase(first.site):
+        if not sign and by_phase:
             sign = "without a graph, by `torch.set_grad_enabled`, where training has one"
         if not sign or repeats_one_input(first.site):
             continue

@@ -79,23 +79,23 @@ def update(state: State, event: Event, world: World) -> None:
 
 def finish(state: State, world: World) -> list[Finding]:
     findings = [_without_optimizer(one, world) for one in _by_hand.never_cleared(state.by_hand, world)]
-    walked: list[_iterators.UsedUp] | None = None
-    for ident, watched in state.watched.by.items():
-        elsewhere = watched.elsewhere
-        if not watched.regular or (watched.clears_of_stale() and not elsewhere):
-            continue
+    stale = [
+        (ident, watched, elsewhere)
+        for ident, watched in state.watched.by.items()
+        if watched.regular and ((elsewhere := watched.elsewhere) or not watched.clears_of_stale())
+    ]
+    walked = _iterators.used_up(world) if stale else []
+    for ident, watched, elsewhere in stale:
         optimizer = world.optimizer(ident)
         word = optimizer_word(watched.step_site, world)
         site = watched.fill_site if watched.fill_site.file else watched.step_site
         whole = len(watched.tensors) >= len(optimizer.tensors)
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
         clear = elsewhere[0].site if elsewhere else NOWHERE
-        used_up = state.exhausted.get((site.file, site.function))
-        walked = _iterators.used_up(world) if walked is None else walked
-        lines = [s for u in walked if u.use.site.file == site.file and u.use.site.function == site.function
-                 for s in (u.made, u.use.site)]  # fmt: skip
+        here = (site.file, site.function)
+        exhausted = [state.exhausted[here]] if here in state.exhausted else []
+        lines = [s for u in walked if (u.use.site.file, u.use.site.function) == here for s in (u.made, u.use.site)]
         lines += _own_clear(optimizer.short_cls, watched.step_site.file)
-        made = (*(() if used_up is None else (used_up,)), *lines[:4], *state.watched.beside(watched))
         only = f" here (line {clear.line} does it for another part)" if clear.file else ""
         finding = Finding(
             "G1",
@@ -105,7 +105,9 @@ def finish(state: State, world: World) -> list[Finding]:
             f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
             f"up to {watched.multiple} reverse passes at once.",
             f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
-            related=distinct(site, (watched.step_site, optimizer.site, *made)),
+            related=distinct(
+                site, (watched.step_site, optimizer.site, *exhausted, *lines[:4], *state.watched.beside(watched))
+            ),
             evidence={
                 "steps": watched.steps,
                 "stale_steps": watched.stale,

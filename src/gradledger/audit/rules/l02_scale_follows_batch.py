@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 from gradledger.audit._blown_up import Growth
 from gradledger.audit._phrases import distinct, number, times
@@ -62,23 +63,25 @@ SUMS = 0.9  # of the passes
 _Key = tuple[tuple[str, int], tuple[str, int]]
 
 
+_Kind = Literal["rows", "steps", "shares"]
+
+
 @dataclass(slots=True)
 class _Sum:
-    """Passes whose loss is a plain sum over rows, or (`steps`) of one mean a step, by the line of that sum: the first,
-    how many, and over how many rows or steps; (`parts`) of a sum that is divided by a number other than its own: how
-    many elements come to each of that."""
+    """Passes whose loss is a sum, by the line of that sum: the first, how many, and how much they add up.  `kind`:
+    a plain sum over rows; one mean a step; or a sum that is divided by a number other than its own, of which a share
+    of so many elements comes to each."""
 
     event: Backward
     term: Term
+    kind: _Kind
     count: int = 0
     fewest: int = 0
     most: int = 0
-    steps: bool = False
-    parts: bool = False
     sizes: set[int] = field(default_factory=set)
 
     def add(self, n: int) -> None:
-        """One more pass, over `n` rows, or steps."""
+        """One more pass, which adds up `n`."""
         self.fewest = min(self.fewest, n) if self.count else n
         self.most = max(self.most, n)
         self.count += 1
@@ -87,7 +90,7 @@ class _Sum:
 
     def varies(self) -> bool:
         """Whether passes differ in how much they add up; a last part of a sequence that is shorter does not count."""
-        if self.steps or self.parts:
+        if self.kind != "rows":
             return self.most >= LEAST_STEPS and len(self.sizes) >= LENGTHS and self.most > 1.5 * self.fewest
         return self.fewest < self.most
 
@@ -123,16 +126,11 @@ def update(state: State, event: Event, world: World) -> None:
     if not isinstance(event, Backward) or event.method != "backward" or not event.detailed:
         return
     state.walked += 1
-    total = _all_summed(event, world) or _seeded(event)
-    if total is not None and (total.site.key() in state.sums or len(state.sums) < KEPT):
-        state.sums.setdefault(total.site.key(), _Sum(event, total)).add(total.batch)
-    shared = None if total is not None else _over_a_number(event)
-    if shared is not None and (shared.site.key() in state.sums or len(state.sums) < KEPT):
-        one = state.sums.setdefault(shared.site.key(), _Sum(event, shared, parts=True))
-        one.add(round(shared.elements * abs(shared.factor)))
-    step, steps = _steps(event)
-    if step is not None and (step.site.key() in state.sums or len(state.sums) < KEPT):
-        state.sums.setdefault(step.site.key(), _Sum(event, step, steps=True)).add(steps)
+    summed = _summed_in(event, world)
+    if summed is not None:
+        term, n, kind = summed
+        if term.site.key() in state.sums or len(state.sums) < KEPT:
+            state.sums.setdefault(term.site.key(), _Sum(event, term, kind)).add(n)
     means = [t for t in event.terms if t.has_graph and t.reduction == "mean" and _bare(t) and t.elements > t.batch > 1]
     for mean in means:
         for total in event.terms:
@@ -151,34 +149,36 @@ def _all_summed(event: Backward, world: World) -> Term | None:
     return max(totals, key=lambda t: t.elements) if totals and len(totals) == len(terms) and not event.scaled else None
 
 
-def _seeded(event: Backward) -> Term | None:
-    """A loss with one value a row whose reverse pass was handed ones: the gradient is that of their sum."""
+def _summed_in(event: Backward, world: World) -> tuple[Term, int, _Kind] | None:
+    """The sum that a loss is, over how many, and of which kind."""
+    whole = _all_summed(event, world)
+    if whole is not None:
+        return whole, whole.batch, "rows"
     graphs = [t for t in event.terms if t.has_graph]
-    if event.seed is None or abs(event.seed) != 1 or event.scaled or len(graphs) != 1 or not event.root_shape:
+    if event.scaled or not graphs or not graphs[0].site.line:
         return None
-    n, term = prod(event.root_shape), graphs[0]
-    if n < 2 or not term.site.line or not _bare(term) or term.reduction not in ("", "none"):
+    term = graphs[0]
+    if len(graphs) == 1 and (seeded := _seeded(event, term)) is not None:
+        return seeded, seeded.batch, "rows"
+    if len(graphs) == 1 and _over_a_number(term):
+        return term, round(term.elements * abs(term.factor)), "shares"
+    if all(t.reduction == "mean" and _bare(t) and t.site.key() == term.site.key() for t in graphs):
+        return term, len(graphs), "steps"
+    return None
+
+
+def _seeded(event: Backward, term: Term) -> Term | None:
+    """A loss with one value a row whose reverse pass was handed ones: the gradient is that of their sum."""
+    n = prod(event.root_shape)
+    if event.seed is None or abs(event.seed) != 1 or n < 2 or not _bare(term) or term.reduction not in ("", "none"):
         return None
     return replace(term, site=event.site, reduction="sum", elements=n, batch=event.root_shape[0])
 
 
-def _over_a_number(event: Backward) -> Term | None:
-    """A sum over elements that is divided by a plain number, smaller than they are many."""
-    graphs = [t for t in event.terms if t.has_graph]
-    if len(graphs) != 1 or event.scaled:
-        return None
-    term = graphs[0]
+def _over_a_number(term: Term) -> bool:
+    """Whether a sum over elements is divided by a plain number, smaller than they are many."""
     divided = term.reduction == "sum" and 0 < abs(term.factor) < 1 and term.times == 1 and not term.divided
-    return term if divided and term.site.line and term.elements * abs(term.factor) > 1.5 else None
-
-
-def _steps(event: Backward) -> tuple[Term | None, int]:
-    """A loss that is added up in a loop, one mean a time, with no factor: the first term, and how many they are."""
-    graphs = [t for t in event.terms if t.has_graph]
-    alike = len({t.site.key() for t in graphs}) == 1 and all(t.reduction == "mean" and _bare(t) for t in graphs)
-    if not alike or event.scaled or not graphs[0].site.line:
-        return None, 0
-    return graphs[0], len(graphs)
+    return divided and term.elements * abs(term.factor) > 1.5
 
 
 def _over_parameters(term: Term, world: World) -> bool:
@@ -242,41 +242,20 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
         rates = [g.lr for g in optimizer.groups if g.lr is not None]
         if optimizer.short_cls != "SGD" or not rates or not any(t in optimizer.tensors for t in one.event.leaves):
             continue
-        evidence: dict[str, int | float] = {"rows": total.batch, "summed": n, "lr": rates[0]}
-        severity: Severity = "error"
-        if rate is not None and 2 * n > 1 + rate and not one.steps and not one.parts:
+        severity: Severity = "info"
+        evidence: dict[str, int | float] = {"rows": total.batch, "summed": n} if one.kind == "rows" else {}
+        evidence["lr"] = rates[0]
+        if one.kind == "rows" and rate is not None and 2 * n > 1 + rate:
+            severity = "error"
             evidence |= {"growth": rate, "steps": growth.steps}
             message = (
                 f"the loss is a sum over {n} elements ({total.batch} rows), so steps are {n}x those of their mean at "
                 f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
                 f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}."
             )
-        elif one.steps and one.varies() and not growth.over:
-            severity = "info"
-            evidence = {"fewest": one.fewest, "most": one.most, "lr": rates[0]}
-            message = (
-                f"the loss adds up one mean a step, over {one.fewest} to {one.most} steps, and nothing divides by how "
-                f"many: at the learning rate {number(rates[0])} long sequences move the weights "
-                f"{number(one.most / one.fewest)}x as far as short ones.  That is right where each step is to weigh "
-                "the same and the learning rate is made for it."
-            )
-        elif one.parts and one.varies():
-            severity = "info"
-            evidence = {"fewest": one.fewest, "most": one.most, "lr": rates[0]}
-            message = (
-                f"the loss is a sum over a number that is not how many it adds up: {one.fewest} to {one.most} elements "
-                f"come to each of them, so at the learning rate {number(rates[0])} batches with many elements move the "
-                f"weights {number(one.most / one.fewest)}x as far as those with few.  That is right where each "
-                "element is to weigh the same and the learning rate is made for it."
-            )
-        elif one.varies() and not growth.over:
-            severity = "info"
+        elif one.varies() and (one.kind == "shares" or not growth.over):
             evidence |= {"fewest": one.fewest, "most": one.most}
-            message = (
-                f"the loss is a sum over rows, {one.fewest} to {one.most} of them: steps follow the size of the batch, "
-                f"and at the learning rate {number(rates[0])} they are up to {n * one.most // total.batch}x those of "
-                "the mean.  That is right where each row is to weigh the same and the learning rate is made for it."
-            )
+            message = _note(one, number(rates[0]))
         else:
             continue
         return [
@@ -285,11 +264,8 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
                 severity,
                 total.site,
                 message,
-                "divide by the number of steps"
-                if one.steps
-                else "divide by how many elements are added up"
-                if one.parts
-                else f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
+                _FIXES.get(one.kind)
+                or f"take the mean (reduction='mean'), or a learning rate for the sum ({number(rates[0])} / {n})",
                 related=distinct(total.site, (one.event.root_site, one.event.site, optimizer.site)),
                 evidence=evidence,
                 count=one.count,
@@ -298,6 +274,34 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
             )
         ]
     return []
+
+
+_FIXES = {"steps": "divide by the number of steps", "shares": "divide by how many elements are added up"}
+
+
+def _note(one: _Sum, lr: str) -> str:
+    """What a sum whose size changes does to the steps."""
+    further = number(one.most / one.fewest) if one.fewest else ""
+    match one.kind:
+        case "steps":
+            what = (
+                f"the loss adds up one mean a step, over {one.fewest} to {one.most} steps, and nothing divides by how "
+                f"many: at the learning rate {lr} long sequences move the weights {further}x as far as short ones."
+            )
+        case "shares":
+            what = (
+                f"the loss is a sum over a number that is not how many it adds up: {one.fewest} to {one.most} elements "
+                f"come to each of them, so at the learning rate {lr} batches with many elements move the weights "
+                f"{further}x as far as those with few."
+            )
+        case "rows":
+            what = (
+                f"the loss is a sum over rows, {one.fewest} to {one.most} of them: steps follow the size of the batch, "
+                f"and at the learning rate {lr} they are up to {one.term.elements * one.most // one.term.batch}x those "
+                "of the mean."
+            )
+    each = {"steps": "step", "shares": "element", "rows": "row"}[one.kind]
+    return f"{what}  That is right where each {each} is to weigh the same and the learning rate is made for it."
 
 
 def _average(event: PaddingAveraged, shares: set[float]) -> Finding:

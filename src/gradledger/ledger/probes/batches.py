@@ -100,21 +100,19 @@ class _Pass:
 
 def _order_of(loader: DataLoader[Any]) -> Site | None:
     """Where a data set that is iterated makes its order; None for one that is asked by number."""
-    return _iter_of(loader.dataset) if isinstance(loader.dataset, IterableDataset) else None
+    return _defines(loader.dataset, "__iter__") if isinstance(loader.dataset, IterableDataset) else None
 
 
-def _iter_of(source: Any) -> Site:
-    """Where the class of a data set or sampler defines how it is walked; NOWHERE for a list."""
-    code = getattr(type(source).__iter__, "__code__", None)
+def _defines(source: Any, method: str) -> Site:
+    """Where the class of a data set or sampler defines a method; NOWHERE for a list."""
+    code = getattr(getattr(type(source), method, None), "__code__", None)
     return NOWHERE if code is None else Site(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _getitem_of(dataset: Any) -> Site:
     """Where the program's own class of a data set gives an item; NOWHERE for torch's."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-    if code is None or not _site.is_user_code(code):
-        return NOWHERE
-    return Site(code.co_filename, code.co_firstlineno, code.co_name)
+    return _defines(dataset, "__getitem__") if code is not None and _site.is_user_code(code) else NOWHERE
 
 
 def _as_stored(numbers: list[int]) -> bool:
@@ -181,7 +179,7 @@ def install(session: Session) -> Undo:
             recorder.objects.number(loader), site, iterated=iterated, order=order, shuffled=shuffled
         )
         if own:
-            passes[iterator].numbers, passes[iterator].order = [], _iter_of(own_order_of(loader))
+            passes[iterator].numbers, passes[iterator].order = [], _defines(own_order_of(loader), "__iter__")
 
     def ends(seen: _Pass) -> None:
         items = {i: item.between() for i, item in seen.items.items() if len(item.rows) > 2}

@@ -70,6 +70,18 @@ class _Question:
     before: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """What was asked at one place, and what had been trained on by then: the rows of both, and a number for each."""
+
+    place: _Asked
+    known: _Trained
+    mine: Any
+    theirs: Any
+    my_keys: Any
+    their_keys: Any
+
+
 class _Probe:
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -148,27 +160,27 @@ class _Probe:
     def settle(self) -> None:
         """Compare."""
         self.answers.settle()
-        asked = []
+        met = []
         for place in self.asked.values():
             known = self.trained.get(place.key)
             if known is None or known.count < 20 or place.count < LEAST:
                 continue
             mine = np.concatenate(known.rows)[: max(place.before)]
             if len(mine) >= 20:
-                shared = np.isin(keys_of(np.concatenate(place.rows)), keys_of(mine))
-                asked.append((place, known, mine, float(shared.mean())))
-        for place, known, mine, share in asked:
-            others = [(other.site, met) for other, _, _, met in asked if other is not place]
-            beside = any(site.key() == place.site.key() and met > WHOLE > share for site, met in others)
-            if share > WHOLE and any(site == place.site and met <= WHOLE for site, met in others):
+                theirs = np.concatenate(place.rows)
+                met.append(_Met(place, known, mine, theirs, keys_of(mine), keys_of(theirs)))
+        shares = [float(np.isin(one.their_keys, one.my_keys).mean()) for one in met]
+        for one, share in zip(met, shares, strict=True):
+            site = one.place.site
+            others = [(o.place.site, s) for o, s in zip(met, shares, strict=True) if o is not one]
+            if share > WHOLE and any(other == site and s <= WHOLE for other, s in others):
                 continue  # one line asks about the rows of training and about others: these are the former
-            self._compare(place, known.site, mine, known.rows, beside)
+            self._compare(one, any(other.key() == site.key() and s > WHOLE > share for other, s in others))
 
-    def _compare(self, place: _Asked, train_site: Site, mine: Any, batches: list[Any], beside: bool) -> None:
-        theirs = np.concatenate(place.rows)
+    def _compare(self, one: _Met, beside: bool) -> None:
+        place, mine, theirs, keys = one.place, one.mine, one.theirs, one.their_keys
         before = np.repeat(place.before, [len(rows) for rows in place.rows])
-        mine_keys, first_trained = np.unique(keys_of(mine), return_index=True)
-        keys = keys_of(theirs)
+        mine_keys, first_trained = np.unique(one.my_keys, return_index=True)
         at = np.searchsorted(mine_keys, keys).clip(max=len(mine_keys) - 1)
         known = (mine_keys[at] == keys) & (first_trained[at] < before)
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -182,13 +194,13 @@ class _Probe:
             "rows": len(mine_keys),
             "held": asked,
             "repeated": repeated,
-            "train_site": train_site,
+            "train_site": one.known.site,
             "beside": beside,
         }
         emit = self.session.recorder.emit
         share = float(same.mean())
-        by_chance = 0.0 if mine.dtype.kind == "f" else _by_chance(batches, len(mine_keys))
-        different = len(first_trained) if repeated < SAME else 0
+        by_chance = 0.0 if mine.dtype.kind == "f" else _by_chance(one.known.rows, len(mine_keys))
+        different = len(mine_keys) if repeated < SAME else 0
         if share >= max(SAME, 2 * by_chance) and same.sum() >= LEAST and _telling(mine, different):
             emit(RowsMet, place.site, how="same", groups=0, shared=round(share, 4), within=0.0, **values)
         fresh = theirs[np.sort(first[~np.isin(keys[first], mine_keys)])]
@@ -246,7 +258,8 @@ def _telling(rows: Any, different: int = 0) -> bool:
     flat = rows.reshape(len(rows), -1)
     values = [len(np.unique(column)) for column in flat[:, :: max(1, flat.shape[1] // 64)].T]
     if flat.dtype.kind == "f":
-        return max(values) > (min(len(flat) / 8, max(different / 2, 20)) if different else len(flat) / 8)
+        least = len(flat) / 8
+        return max(values) > (min(least, max(different / 2, 20)) if different else least)
     return bool(np.log(np.maximum(values, 1)).sum() > 2 * np.log(len(flat)) + 3)  # tokens: many rows could be
 
 

@@ -116,7 +116,8 @@ class _Probe:
         self.fitted[part.space] = self.fitted.get(part.space, frozenset()) | held.fitted
         if not part.whole:
             part.trained = True
-            self.strung |= {part.space} if part.strung else set()
+        if part.strung:
+            self.strung.add(part.space)
         self.train_sites.setdefault(part.space, part.site)
         self._withdraw(part.space, rows)
 
