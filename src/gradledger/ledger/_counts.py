@@ -40,9 +40,18 @@ def own_count(trace: Trace, total: Value, divisor: int, elements: int, batch: in
     count = _counted(trace, divisor)
     mask = trace.values.get(count.ins[0]) if count is not None else None
     size = prod(mask.shape) if mask is not None else 0
-    if count is None or mask is None or size < max(2, batch) or elements % size:
+    if count is None or mask is None or size < max(2, batch):
+        return 0
+    if total.op is not None and total.op.name in CLASS_LOSSES:
+        return elements if elements == count.options.get(COUNTED) and _is_size_of_targets(trace, total.op, size) else 0
+    if elements % size:
         return 0
     return round(count.options.get(COUNTED, 0)) if _made_of(trace, mask.token) in _laid_on(trace, total) else 0
+
+
+def _is_size_of_targets(trace: Trace, loss: Op, size: int) -> bool:
+    target = trace.values.get(loss.ins[1]) if len(loss.ins) > 1 else None
+    return target is not None and prod(target.shape) == size
 
 
 def _counted(trace: Trace, token: int) -> Op | None:

@@ -12,7 +12,8 @@ A trained module with layers that depend on the mode is called in eval mode in s
 step follow, although it was trained in train mode before, or an evaluation stands between the switch and the training.
 Or it was never trained in train mode: a function that has long returned (`from_pretrained`, a summary of shapes)
 switched all of it, or it came in eval mode out of a file or a copy.  Or the flag of the whole is set and those of all
-its layers that depend on it are not, which they were before an evaluation.
+its layers that depend on it are not, which they were before an evaluation, or which the function that evaluates has
+switched off.
 
 ## Near misses
 - A part, or its BatchNorm, kept in eval mode on purpose: only some layers are, or some parameters are frozen, or the
@@ -83,8 +84,8 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, ModuleCalled):
         state.moody |= event.moody > 0
-        if event.moody and not event.training and not event.grad_on:
-            _module(state, event.module).evaluated = True
+        if event.moody and not event.grad_on and not (event.training and event.active):
+            _evaluated(state, event, world)
     elif isinstance(event, ModeSet):
         if event.changed:
             _switched(state, event, world)
@@ -93,6 +94,19 @@ def update(state: State, event: Event, world: World) -> None:
             call = world.call(ref.call) if ref.graph else None
             if call is not None and call.moody:
                 _walked(_module(state, ref.module), call, event)
+
+
+def _evaluated(state: State, event: ModuleCalled, world: World) -> None:
+    """A call without a graph in eval mode: of the whole, or of parts that the function which calls has switched."""
+    if not event.training:
+        _module(state, event.module).evaluated = True
+        return
+    here = {(frame.file, frame.function) for frame in (event.site, *event.site.above(1))}  # or a comprehension in it
+    parts = (state.modules[i].switch for i in world.descendants(event.module) if i in state.modules)
+    switch = next((s for s in parts if (s.file, s.function) in here), None)
+    if switch is not None and not _ON_PURPOSE.search(switch.function):
+        known = _module(state, event.module)
+        known.evaluated, known.switch = True, switch
 
 
 def _module(state: State, ident: int) -> _Module:
@@ -122,8 +136,8 @@ def _walked(known: _Module, call: ModuleCalled, event: Backward) -> None:
         born = not known.trained and (not known.switch.file or _left_behind(known.switch, call.site))
         if born or (known.switch.file and known.evaluated):
             known.open = call
-    elif event.leaves and known.trained and known.evaluated:
-        known.open = call  # the flag of the module is set back, those of its layers are not
+    elif event.leaves and known.evaluated and (known.trained or _left_behind(known.switch, call.site)):
+        known.open = call  # the flag of the module is set (back), those of its layers are not
 
 
 def _left_behind(switch: Site, call: Site) -> bool:
@@ -200,6 +214,8 @@ def _flags_set(site: Site) -> list[Site]:
 
 def _how(known: _Module) -> str:
     if known.first is not None and known.first.training:
+        if known.first_switch.file:
+            return f"a part of it was switched at line {known.first_switch.line} to be evaluated and not switched back"
         return "the flags of its layers were cleared to evaluate it, and only that of the whole was set again"
     if not known.first_switch.file:
         return "it came so out of a file or a copy and was not switched"
