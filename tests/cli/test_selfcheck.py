@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gradledger.cli import _bits, _selfcheck
 from gradledger.cli._options import parse
-from gradledger.cli._selfcheck import Left, compare
+from gradledger.cli._selfcheck import Left, Start, compare, selfcheck
 from gradledger.core.errors import UsageError
+from gradledger.ledger._runner import resolve
 
 TRAINS = """
 import torch
@@ -110,6 +112,37 @@ def test_what_bare_runs_do_not_agree_on_is_left_out() -> None:
     told = {row.kind: row for row in compare([left()], left(**{"stdout_1": "c", "random_numpy at the end": "1"}))}
     assert told["stdout"].differ == ("stdout:1",), "and so is a line that is printed only then"
     assert told["random"].compared == 0, "the audit may load a generator that the program does not use"
+
+
+def printed(*lines: str) -> Left:
+    return Left({f"stdout:line {n}": line for n, line in enumerate(lines, 1)}, 1)
+
+
+def test_lines_that_come_in_another_order_each_time_are_compared_in_any_order() -> None:
+    bare = [printed("a", "b", "c"), printed("b", "a", "c")]
+    told = {row.kind: row for row in compare(bare, printed("c", "b", "a"))}["stdout"]
+    assert (told.compared, told.differ, told.unsteady) == (3, (), ("stdout:their order",))
+    told = {row.kind: row for row in compare(bare, printed("c", "b", "d"))}["stdout"]
+    assert told.differ == ("stdout:lines in any order",)
+    told = {row.kind: row for row in compare(bare[:1], printed("b", "a", "c"))}["stdout"]
+    assert told.differ == ("stdout:line 1", "stdout:line 2"), "as long as the order is the same without the audit"
+
+
+def test_a_program_that_changes_the_order_by_itself_is_run_until_it_does(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    orders = iter([b"a\nb\n", b"b\na\n", *[b"a\nb\n"] * 4, b"b\na\n"])
+
+    def launch(start: Start) -> int:
+        start.out.write_bytes(next(orders))
+        start.err.write_bytes(b"")
+        return 0
+
+    answer = selfcheck(resolve("train.py"), launch=launch)
+    assert answer.same
+    assert answer.runs == 7, "the fifth bare run of five in one order is followed by one in the other"
+    orders = iter([b"a\nb\n", b"b\na\n", *[b"a\nb\n"] * 9])
+    assert not selfcheck(resolve("train.py"), launch=launch).same, "nor is it waited for without end"
 
 
 def test_a_digest_sees_every_bit() -> None:
