@@ -133,6 +133,10 @@ def test_the_faulty_programs_are_found_at_the_marked_line_and_nothing_else_is(
             assert {line for line, _ in where} & set(lines), f"{program.file}: {code} is at {where}, expected {lines}"
             for line, related in where:
                 assert {line, *related} & set(lines), f"{program.file}: {code} is also at {line}, expected {lines}"
+            named = {n for _, related in where for n in related}
+            for number, text in enumerate(loaded.fixtures.parent.joinpath(program.file).read_text().splitlines(), 1):
+                if f"# gradledger: names {loaded.rule.key}" in text and code == loaded.rule.code:
+                    assert number in named, f"{program.file}: {code} names {sorted(named)} beside, not line {number}"
         others = [s for s in program.found("error", "warning") if fastscore.short(s["code"]) not in program.expected]
         assert others == [], f"{program.file}: {said}"
 

@@ -95,7 +95,7 @@ def finish(state: State, world: World) -> list[Finding]:
         here = (site.file, site.function)
         exhausted = [state.exhausted[here]] if here in state.exhausted else []
         lines = [s for u in walked if (u.use.site.file, u.use.site.function) == here for s in (u.made, u.use.site)]
-        lines += _own_clear(optimizer.short_cls, watched.step_site.file)
+        lines += _own_clear(optimizer.short_cls, watched.step_site)
         only = f" here (line {clear.line} does it for another part)" if clear.file else ""
         finding = Finding(
             "G1",
@@ -123,11 +123,13 @@ def finish(state: State, world: World) -> list[Finding]:
     return findings
 
 
-def _own_clear(kind: str, file: str) -> list[Site]:
-    """What the program's own optimizer does when it is told to clear, line by line."""
-    own = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.name == kind] if (tree := parsed(file)) else []
+def _own_clear(kind: str, step: Site) -> list[Site]:
+    """What the program's own optimizer, or its own class around the step, does when it is told to clear, line by
+    line."""
+    classes = [n for n in walk(tree) if isinstance(n, ast.ClassDef)] if (tree := parsed(step.file)) else []
+    own = [c for c in classes if c.name == kind or c.lineno <= step.line <= (c.end_lineno or 0)]
     clears = [n for c in own for n in c.body if isinstance(n, ast.FunctionDef) and n.name == "zero_grad"]
-    return [Site(file, n.lineno, clears[0].name) for n in clears[0].body[:3]] if clears else []
+    return [Site(step.file, n.lineno, clears[0].name) for n in clears[0].body[:3]] if clears else []
 
 
 def _without_optimizer(one: _by_hand.Filled, world: World) -> Finding:

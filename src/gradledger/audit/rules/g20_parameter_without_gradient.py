@@ -28,9 +28,11 @@ Call the module in forward, or delete it; where its output is detached, detach o
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from gradledger.audit._code import parsed, walk
 from gradledger.audit._cycle import has_gradient
 from gradledger.audit._phrases import distinct, times, way_out
 from gradledger.audit.rule import Finding, Rule, Severity
@@ -212,6 +214,7 @@ def _finding(
     optional = owner and _optional(owner, list(watched.waiting), world)
     severity: Severity = "info" if optional else "error" if cut is not None or ran else "warning"
     steps = watched.used
+    reads: list[tuple[str, Site]] = []
     if cut is not None:
         site = cut.site if cut.site.file else built
         why = f"it runs, but its output leaves the graph by {way_out(cut)} on line {cut.site.line}"
@@ -220,6 +223,9 @@ def _finding(
         site = made if made.file else ran_at
         what = "it" if whole else f"`{world.module_name(owner)}`"
         why = f"{what} runs on line {ran_at.line}, but no loss is reached from there by the graph"
+        reads = _reads(owner, tensors, ran_at.file, world)
+        if reads:
+            why += f" ({', '.join(f'`self.{name}` is read on line {at.line}' for name, at in reads)})"
         fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
     else:
         site = built if built.file else watched.step
@@ -231,7 +237,9 @@ def _finding(
         site if site.file else optimizer.site,
         f"`{name}` is in the optimizer but received no gradient in {times(steps, 'step')}: {why}.",
         fix,
-        related=distinct(site, (made, built, ran_at, optimizer.site, watched.step, *built.above(1))),
+        related=distinct(
+            site, (made, built, *(at for _, at in reads), ran_at, optimizer.site, watched.step, *built.above(1))
+        ),
         evidence={
             "tensors": len(tensors),
             "elements": sum(world.tensor(t).numel for t in tensors),
@@ -241,6 +249,23 @@ def _finding(
         count=len(tensors),
         subject=name,
     )
+
+
+def _reads(module: int, tensors: list[int], file: str, world: World) -> list[tuple[str, Site]]:
+    """Where the class of a module reads its own silent parameters, in the file in which it runs: name and line."""
+    info, tree = world.module(module), parsed(file)
+    names = {world.name(t).rpartition(".")[2] for t in tensors if module in world.owners(t)}
+    found: dict[tuple[str, int], Site] = {}
+    for node in walk(tree) if tree is not None and names else ():
+        if not isinstance(node, ast.ClassDef) or node.name != info.short_cls:
+            continue
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                for n in walk(method):
+                    if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and n.attr in names:
+                        if isinstance(n.value, ast.Name) and n.value.id == "self":
+                            found.setdefault((n.attr, n.lineno), Site(file, n.lineno, method.name))
+    return [(name, site) for (name, _), site in found.items()][:3]
 
 
 def not_checked(state: State, world: World) -> str | None:
