@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.audit._fits import fitted_before_split
+from gradledger.audit._fits import fitted_before_split, fitted_on_both
 
 HEAD = "from sklearn.preprocessing import StandardScaler, LabelEncoder\nfrom sklearn.decomposition import PCA\n"
 
@@ -44,3 +44,44 @@ def test_fitted_on_training_rows_or_never_parted(text: str, tmp_path: Path) -> N
     file = tmp_path / "program.py"
     file.write_text(f"{HEAD}{text}\n", encoding="utf-8")
     assert list(fitted_before_split(str(file))) == []
+
+
+OWN = (
+    "class Scale:\n    def fit(self, x):\n        self.m = x.mean(0)\n"
+    "class Words:\n    def fit(self, x):\n        self.w = set(x)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("s = StandardScaler().fit(np.vstack([x_train, x_test]))", 3),
+        ("s = PCA(3)\nboth = np.concatenate((train, held_out))\ns.fit(both)", 5),
+        (OWN + "s = Scale()\ns.fit(torch.cat([a, b]))\nx_valid = s(b)", 10),
+        (OWN + "class Lab:\n    def __init__(self, a, b):\n        self.s = Scale().fit(np.vstack([a, b]))\n"
+         "        self.x, self.test_x = self.s(a), self.s(b)", 11),
+    ],
+)  # fmt: skip
+def test_fitted_on_both_sides(text: str, line: int, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(f"{HEAD}{text}\n", encoding="utf-8")
+    (found,) = fitted_on_both(str(file))
+    assert found.site.line == line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s = StandardScaler().fit(np.vstack([left_train, right_train]))\nx_test = s.transform(test)",
+        "s = StandardScaler().fit(np.vstack([x_train, x_val]))\nz = s.transform(x_test)",
+        "c = LabelEncoder().fit(np.concatenate([y_train, y_test]))",
+        OWN + "w = Words()\nw.fit(np.concatenate([train, test]))",
+        OWN + "s = Scale().fit(np.vstack([a, b]))\nx_train, x_test = s(a), s(c)",
+        "model.fit(np.vstack([x_train, x_test]))",
+        "s = StandardScaler().fit(np.hstack([x_train, x_test]))",
+    ],
+)
+def test_fitted_on_parts_of_training_or_to_labels(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(f"{HEAD}{text}\n", encoding="utf-8")
+    assert list(fitted_on_both(str(file))) == []

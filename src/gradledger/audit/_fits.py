@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._code import bindings, last_name, parsed, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._source import source_lines
@@ -20,6 +20,7 @@ from gradledger.core.site import Site
 _FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransformer|Vectorizer|ICA|NMF|Discretizer)$")
 _PARTS = frozenset({"train_test_split", "random_split", "Subset"})
 _HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
+_HELD_OUT = _HELD - {"eval"}
 _TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
 
 
@@ -51,6 +52,93 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
             line = _parted(nodes, scaler, table, node.lineno) or _split_beside(nodes, table)
             if line:
                 yield FittedWhole(kind, table, Site(file, node.lineno, ""), Site(file, line, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTogether:
+    """A fit on `site` to training rows (`train`) and held-out rows (`held`), put together on line `joined`; `told`:
+    the line that says of the latter what they are."""
+
+    site: Site
+    train: str
+    held: str
+    joined: int
+    told: int
+
+
+def fitted_on_both(file: str) -> Iterator[FittedTogether]:
+    """Fits of a file to what is put together of rows that are trained on and rows that it names as held out.
+
+    Rows for validation that are taken in for a last fit, where others are kept for a test, do not count.
+    """
+    tree = parsed(file)
+    if tree is None or not any(".fit" in line for line in source_lines(file)):
+        return
+    own = _classes_that_measure(tree)
+    kinds = _kinds(list(walk(tree)), own)
+    tested = any("test" in line for line in source_lines(file))
+    scopes: list[ast.AST] = [tree]
+    scopes += [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for scope in scopes:
+        nodes = list(own_nodes(scope))
+        made = [n for n in nodes if isinstance(n, ast.Assign)]
+        for node in nodes:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+                continue
+            owner = node.func.value
+            kind = last_name(owner.func) if isinstance(owner, ast.Call) else kinds.get(last_name(owner), "")
+            if node.func.attr not in ("fit", "fit_transform") or not (_FITTED.search(kind) or kind in own):
+                continue
+            joined, parts = _joined(node.args[0], made)
+            sides = {part: _held_out(part, made) for part in parts if part}
+            train, held = [p for p in sides if not sides[p][0]], [p for p in sides if sides[p][0]]
+            if train and held and len(sides) == len(parts) and not (tested and sides[held[0]][0] & _FOR_VALIDATION):
+                yield FittedTogether(Site(file, node.lineno, ""), train[0], held[0], joined, sides[held[0]][1])
+
+
+_JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
+_FOR_VALIDATION = frozenset({"val", "valid", "validation", "dev"})
+_MEASURES = frozenset(
+    {
+        "mean", "nanmean", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",
+        "eigh",
+    }
+)  # fmt: skip
+
+
+def _classes_that_measure(tree: ast.Module) -> frozenset[str]:
+    """Classes of the program whose `fit` takes statistics of rows; one that looks for labels or words does not."""
+    return frozenset(
+        node.name
+        for node in walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "fit"
+        if any(isinstance(n, ast.Call) and last_name(n.func) in _MEASURES for n in walk(method))
+    )
+
+
+def _joined(value: ast.expr, made: list[ast.Assign]) -> tuple[int, list[str]]:
+    """Of a call that puts rows together, which `value` is or is a name of: its line, and the names of the parts."""
+    if isinstance(value, ast.Name):
+        given = [n.value for n in made if any(isinstance(t, ast.Name) and t.id == value.id for t in n.targets)]
+        value = given[0] if len(given) == 1 else value
+    if isinstance(value, ast.Call) and last_name(value.func) in _JOINS and value.args:
+        if isinstance(value.args[0], (ast.List, ast.Tuple)):
+            return value.lineno, [last_name(part) for part in value.args[0].elts]
+    return 0, []
+
+
+def _held_out(part: str, made: list[ast.Assign]) -> tuple[set[str], int]:
+    """What these rows, or what is made of them, are called that is held out, and the line that does."""
+    said = words(part) & _HELD_OUT
+    for node in made:
+        names = [name for name, value in bindings(node) if part in _names(value)]
+        said_here = said if names else set()
+        said_here = said_here or {word for name in names for word in words(name)} & _HELD_OUT
+        if said_here:
+            return said_here, node.lineno
+    return said, 0
 
 
 def _classes_that_fit(tree: ast.Module) -> frozenset[str]:

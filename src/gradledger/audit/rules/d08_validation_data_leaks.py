@@ -13,9 +13,12 @@ Rows are followed from the program's tables through indexing and arithmetic.  A 
 what is computed with it carries it on; it is reported when inputs that were trained on and inputs held out carry one
 statistic that is taken over both.  Tables from arrays are told by their values: all rows together have mean 0 and
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
-their numbers, among them those of a split that is drawn anew for each part.  Transforms of scikit-learn are read from
-the text: fitted on a table that is parted afterwards.  So are running statistics of the program's own, which a method
-takes up unless it is told not to: an evaluation that ran calls it without telling, and training calls it, too.
+their numbers, among them those of a split that is drawn anew for each part.
+
+Transforms of scikit-learn are read from the text: fitted on a table that is parted afterwards.  So are those, and the
+program's own with a `fit` that takes statistics, which are fitted on training rows and rows called held out, put
+together.  So are running statistics of the program's own, which a method takes up unless it is told not to: an
+evaluation that ran calls it without telling, and training calls it, too.
 
 A column that is the mean target of a category (target encoding, plain or drawn towards a prior) is told by its values:
 it gives the sums of the targets of all rows exactly, those held out among them, and not the sums of those trained on.
@@ -28,6 +31,7 @@ and nothing is asked there without a graph.
 - Running statistics that training alone moves (`update=False` in the evaluation).
 - Constants that are known beforehand (255, joint limits); truth values, one-hot words, bytes.
 - Answers without graph that enter a loss: bootstrap targets and teachers judge nothing.
+- A last fit on training and validation rows, where others are kept for a test; encoders of labels and words.
 - An evaluation on training rows, called so; graphs and other data that is one input for everything.
 
 ## Fix
@@ -40,7 +44,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _met, _walked
 from gradledger.audit._evaluation import words
-from gradledger.audit._fits import fitted_before_split
+from gradledger.audit._fits import fitted_before_split, fitted_on_both
 from gradledger.audit._own_statistics import moved_by_evaluation
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
@@ -197,7 +201,8 @@ def _in_the_text(world: World) -> list[Finding]:
     """Transforms that are fitted before the split, in the files from which optimizers were built."""
     built = [o.site for o in world.optimizers.values() if o.steps]
     files = dict.fromkeys(f for site in built for f in (site.file, *(c.file for c in site.callers)) if f)
-    return [
+    mine = [f for f in files if not is_installed(f)]
+    parted = [
         Finding(
             "D8",
             "error",
@@ -210,9 +215,24 @@ def _in_the_text(world: World) -> list[Finding]:
             confidence="likely",
             subject=fit.table,
         )
-        for file in files
-        if not is_installed(file)
+        for file in mine
         for fit in fitted_before_split(file)
+    ]
+    return parted or [
+        Finding(
+            "D8",
+            "error",
+            fit.site,
+            f"this is fitted on `{fit.train}` and `{fit.held}` together, and the latter is held out: it has shaped the "
+            "inputs that are trained on.",
+            f"fit on `{fit.train}` alone, and transform the rest",
+            related=distinct(fit.site, (Site(file, n, "") for n in (fit.joined, fit.told) if n)),
+            evidence={"trained_on": fit.train, "held_out": fit.held},
+            confidence="likely",
+            subject=fit.held,
+        )
+        for file in mine
+        for fit in fitted_on_both(file)
     ]
 
 

@@ -29,6 +29,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when only rows whose successor is None are masked, none ever was, and the program keeps None nowhere, nor the flag
   that its step gives;
 - when a sum over several steps of one long stream asks for the flag of its last step only;
+- when transitions over several steps are kept with the flag of the first and the next state of the last;
 - when a function is given whether the episode ended, and writes into the memory that it did without a look;
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
   in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
@@ -44,6 +45,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - Flags kept after the step, read at `t` for all steps alike.
 - A minimum of values that are all masked, or that is masked as a whole.
 - Sums over windows of single episodes, or whose starts are chosen by the flags.
+- Transitions over several steps with the flag of the last, or with the product of all.
 - An environment of the program's own whose fourth value is another kind of end, or a count that the agent sees.
 - A `step` that ends the episode by a count which the agent sees, or which only some calls raise.
 
@@ -60,6 +62,7 @@ from gradledger.audit import (
     _back_in_time,
     _half_masked,
     _merged_ends,
+    _mixed_ends,
     _n_steps,
     _none_kept,
     _rollouts,
@@ -272,6 +275,9 @@ def _unmasked(event: Comparison, operand: Operand, zeros: int, of: int) -> Findi
 def _masked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding | None:
     if operand.mask_across is not None:
         return _across(event, operand, operand.mask_across)
+    mixed = _mixed(event, operand)
+    if mixed is not None:
+        return mixed
     if of >= FEW and zeros >= INVERTED * of and _terminals.inverted(operand.site.file, operand.site.line):
         return _inverted(event, operand, zeros, of)
     if of >= MANY and zeros == 0:
@@ -314,6 +320,17 @@ def _window(event: Comparison, operand: Operand) -> Finding | None:
     )
     fix = f"stop the sum at the first step with `{window.flag}`"
     return _found(event, operand, window.line, (window.flag_line,), message, fix)
+
+
+def _mixed(event: Comparison, operand: Operand) -> Finding | None:
+    mixed = _mixed_ends.mixed_ends(operand.site.file)
+    if mixed is None:
+        return None
+    message = (
+        f"a transition over several steps is kept with {mixed.flag} of its first step and {mixed.successor} of its "
+        "last: where the episode ends in between, the value of the terminal state is bootstrapped."
+    )
+    return _found(event, operand, mixed.line, mixed.lines, message, f"keep {mixed.flag} of the last step")
 
 
 def _always(event: Comparison, operand: Operand) -> Finding | None:
