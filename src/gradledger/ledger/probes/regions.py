@@ -6,6 +6,9 @@ normalisation), the table is what changed.  A table that the program fills (a ro
 so are pieces that are stacked before they are trained on.  For those, and for targets, it is enough that, with nothing
 filled in between, the program has computed into one part of the memory in two iterations, and has trained on what came
 out.  What it computes from answers of a model (an average of predictions) fills the table.
+
+Records that are a tensor each are told by what is masked in them: nothing but one number was ever written into one,
+where a mask is set, in several iterations, and what came of it was trained on.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ ELEMENTS = 65_536  # of one piece
 LEAST = 2  # pieces that have changed
 WORKED = 512  # pieces of one table that were computed into
 DIRTY = 4096  # values that come of them
+RECORDS = 4096  # tensors that are masked, each by itself
+MASKED = 4  # times that one was masked which had been
 _JOINS = frozenset({"stack", "cat", "hstack", "vstack", "concat"})
 _COMPUTES = frozenset(
     {
@@ -65,12 +70,24 @@ class _Table:
             self.worked.append((first, last, iteration))
 
 
+@dataclass
+class _Record:
+    """One tensor of its own, masked in `iteration` on one line; `filled`: something else was written into it."""
+
+    tensor: Ref[torch.Tensor]
+    line: _Table | None = None
+    iteration: int = -1
+    filled: bool = False
+
+
 class _Probe:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.recorder = session.recorder
         self.trace = session.trace
         self.tables: dict[int, _Table] = {}
+        self.records: dict[int, _Record] = {}
+        self.lines: dict[tuple[str, int], _Table] = {}  # that mask records: `again` counts those masked before
         self.dirty: dict[int, _Table] = {}  # token of what is left of a piece after the program computed into it
 
     def _of(self, base: torch.Tensor) -> _Table | None:
@@ -78,7 +95,7 @@ class _Probe:
         if known is None or known.table() is not base:
             if len(self.tables) >= TABLES:
                 return None
-            known = self.tables[id(base)] = _Table(Ref(base))
+            known = self.tables[id(base)] = _Table(Ref(base), filled=id(base) in self.records)
         return known
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
@@ -96,6 +113,8 @@ class _Probe:
         if type(target) is not torch.Tensor or target.requires_grad or target.device.type != "cpu":
             return
         base = target._base
+        if base is None and self._record(op, target, args, results):
+            return
         table = self._of(target if base is None else base)
         if table is None:
             return
@@ -110,6 +129,36 @@ class _Probe:
             if self.recorder.backwards and not masks and target.numel() < base.numel() and not table.told:
                 table.work(target, self.recorder.iteration)
                 self._leave(table, results)
+
+    def _record(self, op: Op, target: torch.Tensor, args: Any, results: list[Value]) -> bool:
+        """Something is written into a tensor that is no part of another: whether that masks a record."""
+        known = self.records.get(id(target))
+        if known is not None and known.tensor() is not target:
+            known = None
+        masks = _masks(op, args) and not op.in_forward
+        if known is None and masks and not self._has_table(target):
+            if len(self.records) >= RECORDS:
+                self.records = {i: one for i, one in self.records.items() if one.tensor() is not None}
+            if len(self.records) < RECORDS:
+                known = self.records[id(target)] = _Record(Ref(target))
+        if known is None:
+            return False
+        if not masks or known.filled:
+            known.filled = True
+            return False
+        line = self.lines.get(op.site.key())
+        if line is None and len(self.lines) < TABLES:
+            line = self.lines[op.site.key()] = _Table(Ref(target), site=op.site)
+        if line is not None:
+            line.again += known.line is line and known.iteration < self.recorder.iteration
+            known.line, known.iteration = line, self.recorder.iteration
+            if self.recorder.backwards and line.again >= MASKED and not line.told:
+                self._leave(line, results)
+        return True
+
+    def _has_table(self, target: torch.Tensor) -> bool:
+        known = self.tables.get(id(target))
+        return known is not None and known.table() is target
 
     def _met(self, op: Op) -> None:
         """A value with a graph is made: with what is left of a piece that was computed into, as a target is?"""
@@ -155,7 +204,17 @@ class _Probe:
     def _tell(self, table: _Table, pieces: int) -> None:
         if table.site.file:
             table.told = True
-            self.recorder.emit(StoredDataChanged, table.site, dataset="tensor", attribute="", passes=2, items=pieces)
+            what = "records" if table in self.lines.values() else ""
+            self.recorder.emit(StoredDataChanged, table.site, dataset="tensor", attribute=what, passes=2, items=pieces)
+
+
+def _masks(op: Op, args: Any) -> bool:
+    """`record[chosen] = 0`, `record.masked_fill_(chosen, 0)`, with a mask of truth values over a whole record."""
+    if op.name not in ("setitem", "masked_fill_") or len(args) < 3 or args[0].dtype == torch.bool:
+        return False
+    mask, value = args[1], args[2]
+    one = isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    return isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and mask.shape == args[0].shape and one
 
 
 def _is_part(value: Any, table: torch.Tensor) -> bool:
