@@ -56,8 +56,8 @@ class BatchesCompared(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDataChanged(Event):
     """Fetching items changed the values that the data set keeps for them, in the first pass and again in a later one.
-    `dataset`: its class ("tensor": there is none); `attribute`: where it keeps them; `readers`: the program's own `__getitem__`s and collate
-    function that the items passed through, outermost first."""
+    `dataset`: its class ("tensor": there is none); `attribute`: where it keeps them; `readers`: the program's own
+    `__getitem__`s and collate function that the items passed through, outermost first."""
 
     KIND: ClassVar[str] = "stored_data_changed"
     dataset: str
