@@ -2,7 +2,8 @@
 
 `splits` follows the numbers of rows from tables that torch knows; most programs split before that: with numpy, with
 sklearn, by a data set of their own.  Here the inputs themselves are kept, of watched calls, and compared at the end.
-Only what was trained on before a call counts, by the very module that is asked.
+Only what was trained on before a call counts, by the very module that is asked.  Where some of the answers alone are
+trained on (the nodes of a graph that are for training), nobody knows by the inputs which these were.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gradledger.core.events import RowsMet
 from gradledger.core.site import Site
 from gradledger.ledger import _related, _site
 from gradledger.ledger._answers import Answers
+from gradledger.ledger._counts import CLASS_LOSSES, COUNTED
 from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
@@ -31,11 +33,14 @@ WIDTH = 2048  # elements of a row
 ELEMENTS = 1_000_000  # kept for one module, on either side
 MODULES, PLACES = 4, 8
 TRAINED, HELD = 900, 300  # compared pair by pair
+STEPS = 8  # from an answer to where rows of it are picked
 COLUMNS = 3  # of a row, at least: fewer meet by chance
 LABELS = 1.5  # groups for each class
 SAME = 0.1  # of the rows asked for
 WHOLE = 0.9  # of them: the rows are those of training
 
+_PICKS = frozenset({"getitem", "index_select", "masked_select"})  # ways to leave out rows
+_LEAVES_OUT = _PICKS | CLASS_LOSSES | {"mul"}
 _Key = tuple[int, tuple[int, ...], str]
 
 
@@ -115,6 +120,8 @@ class _Probe:
 
     def made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """A target says how many classes there are: clusters may be classes."""
+        if op.name in _LEAVES_OUT and self.open:
+            self._picked(op, args, outs)
         if op.name not in LOSSES and not (op.name in ("sub", "rsub") and results[0].graph and not op.in_forward):
             return
         sides = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.dim()]
@@ -130,6 +137,41 @@ class _Probe:
             if whole and values.shape[1] <= 64 and len(self.classes) < ROWS:
                 self.classes.update(row.numpy().tobytes() for row in torch.unique(values, dim=0))
 
+    def _picked(self, op: Op, args: Any, outs: list[torch.Tensor]) -> None:
+        """Answers to some of the rows of a call are left out by a mask, by numbers or by an ignored target: not all
+        that it was given is trained on."""
+        whole = self._rows_left_out(op, args, outs)
+        value = self.session.trace.values.get(whole) if whole is not None else None
+        for _ in range(STEPS):
+            if value is None or not value.graph:
+                return
+            if value.call is not None and value.call.number in self.open:
+                if value.shape and value.shape[0] == len(self.open[value.call.number][2]):
+                    del self.open[value.call.number]
+                return
+            value = self.session.trace.values.get(value.op.ins[0]) if value.op is not None and value.op.ins else None
+
+    def _rows_left_out(self, op: Op, args: Any, outs: list[torch.Tensor]) -> int | None:
+        """The value of which an operation leaves out rows; None when it does not."""
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if not tensors or not tensors[0].dim() or not outs or not op.ins:
+            return None
+        rows = tensors[0].shape[0]
+        if op.name in _PICKS:
+            index = args[1:] if op.name == "getitem" else args[-1:]
+            fewer = bool(outs[0].dim()) and outs[0].shape[0] != rows
+            one = len(index) == 1 and isinstance(index[0], (torch.Tensor, list, np.ndarray))
+            return op.ins[0] if one and fewer else None
+        if op.name in CLASS_LOSSES:
+            whole = len(tensors) > 1 and tensors[1].shape == (rows,)
+            return op.ins[0] if whole and op.options.get(COUNTED, rows) < rows else None
+        if op.name == "mul" and len(tensors) == len(op.ins) == 2 and not op.in_forward:
+            for token, tensor, mask in zip(op.ins, tensors, reversed(tensors), strict=True):
+                each = mask.dim() and mask.shape[0] == mask.numel() == tensor.shape[:1].numel() and readable(mask)
+                if each and tensor.requires_grad and not mask.requires_grad and bool((mask == 0).any()):
+                    return token
+        return None
+
     def root(self, root: torch.Tensor, site: Site) -> None:
         if not self.session.trace.active:
             return
@@ -138,6 +180,9 @@ class _Probe:
             if not call.walked:
                 continue
             del self.open[number]
+            answer = self.session.trace.values.get(call.outputs[0]) if call.outputs else None
+            if answer is not None and answer.shape and answer.shape[0] < len(rows):
+                continue  # rows are picked within
             known = self.trained.get(key)
             if known is None:
                 if len(self.trained) >= MODULES:
