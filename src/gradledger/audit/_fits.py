@@ -19,7 +19,7 @@ from gradledger.core.site import Site
 
 _FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransformer|Vectorizer|ICA|NMF|Discretizer)$")
 _PARTS = frozenset({"train_test_split", "random_split", "Subset"})
-_HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
+_HELD = frozenset({"val", "va", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
 _HELD_OUT = _HELD - {"eval"}
 _TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
 
@@ -97,7 +97,7 @@ def fitted_on_both(file: str) -> Iterator[FittedTogether]:
 
 
 _JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
-_FOR_VALIDATION = frozenset({"val", "valid", "validation", "dev"})
+_FOR_VALIDATION = frozenset({"val", "va", "valid", "validation", "dev"})
 _MEASURES = frozenset(
     {
         "mean", "nanmean", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",

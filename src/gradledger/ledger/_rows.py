@@ -62,7 +62,8 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A table, or rows picked from one.  `rows`: all of it; `whole`: it is the space itself; `tensor`: its values."""
+    """A table, or rows picked from one.  `rows`: all of it; `whole`: it is the space itself; `tensor`: its values;
+    `by`, `askers`: modules (and their lives) that were trained on it, and that were asked about it."""
 
     rows: Any
     whole: bool
@@ -73,6 +74,8 @@ class Part:
     evaluated: bool = False
     siblings: list[Ref[torch.Tensor]] = field(default_factory=list)
     strung: bool = False  # of several data sets, one behind the other
+    by: set[tuple[int, int]] = field(default_factory=set)
+    askers: set[tuple[int, int]] = field(default_factory=set)
 
 
 class Rows:

@@ -63,7 +63,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (FittedOnAll, RowsShared, RowsMet, LoaderEpoch, ModuleCalled, Step)
 NEEDS_DETAIL = True
 KEPT = 200
-_HELD = frozenset({"val", "valid", "validation", "test", "dev", "held", "heldout", "holdout"})
+_HELD = frozenset({"val", "va", "valid", "validation", "test", "dev", "held", "heldout", "holdout"})
 _Place = tuple[tuple[str, int], tuple[str, int]]
 
 
@@ -244,7 +244,9 @@ def _is_leak(event: RowsShared, state: State) -> bool:
         text = source_line(place.file, place.line).strip()
         if text.startswith("return "):
             continue  # the caller gives the name, and may well ask for another draw each time
-        targets, _, _ = text.partition(" = ")
+        targets, equals, _ = text.partition(" = ")
+        if not equals and event.evaluated and _met.asks_for_held_out(place):
+            return True  # `score(net, x[va], y[va])`
         return bool(words(targets) & _HELD) and "(" not in targets and ":" not in targets
     return False
 

@@ -23,6 +23,7 @@ from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._restarts import Restarts
 from gradledger.ledger._session import Session
 from gradledger.ledger._values import readable
 
@@ -41,7 +42,7 @@ WHOLE = 0.9  # of them: the rows are those of training
 
 _PICKS = frozenset({"getitem", "index_select", "masked_select"})  # ways to leave out rows
 _LEAVES_OUT = _PICKS | CLASS_LOSSES | {"mul"}
-_Key = tuple[int, tuple[int, ...], str]
+_Key = tuple[int, tuple[int, ...], str, int]  # module, shape and kind of a row, which life of the module
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class _Probe:
         self.open: dict[int, tuple[Call, _Key, Any]] = {}
         self.classes: set[bytes] = set()  # targets that are whole numbers
         self.judged = False  # a target was seen
+        self.restarts = session.recorder.part(Restarts)
         self.answers: Answers[_Question] = Answers(session.trace, self._evaluated)
 
     def called(self, call: Call, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -103,7 +105,8 @@ class _Probe:
         tensor = next((t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 1), None)
         if tensor is None or not COLUMNS <= tensor.numel() // max(1, tensor.shape[0]) <= WIDTH:
             return
-        key = (call.module, tuple(tensor.shape[1:]), str(tensor.dtype))
+        life = self.restarts.of(call.module, trains=call.grad_on)
+        key = (call.module, tuple(tensor.shape[1:]), str(tensor.dtype), life)
         known = self.trained.get(key)
         if call.grad_on:
             if known is None or known.count < min(ROWS, ELEMENTS // _width(key)):

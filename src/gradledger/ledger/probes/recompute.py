@@ -172,6 +172,9 @@ class _Probe:
         self.kept = 0
         self.iteration = -1
         self.parted = False
+        self.drawn: list[tuple[Site, Op]] = []  # where nothing keeps the random state, until the second run is known
+        self.alike: set[tuple[str, int]] = set()  # lines whose draws came out alike in a second run
+        self.apart: set[tuple[str, int]] = set()  # and those whose draws did not
 
     def op_made(self, op: Op, results: list[Value], args: Any, outs: list[torch.Tensor]) -> None:
         """Remember what the first run made."""
@@ -181,6 +184,7 @@ class _Probe:
             return  # later the watch may begin in the midst of a forward
         if self.iteration != self.recorder.iteration:
             self._forget()
+            self.drawn = [d for d in self.drawn if d[1] is op]
         if self.kept >= MAX_MADE:
             self.parted = True  # not all is known: nothing is compared
             return
@@ -225,12 +229,15 @@ class _Probe:
         if sums is None:
             return
         near = EQUAL * (1e-6 + sums[1])
-        if not any(abs(sums[0] - m.sums[0]) <= near and abs(sums[1] - m.sums[1]) <= near for m in before):
+        same = [m for m in before if abs(sums[0] - m.sums[0]) <= near and abs(sums[1] - m.sums[1]) <= near]
+        self.alike.update(m.op_site.key() for m in same if m.draws)
+        if not same:
             self._parted(name, _site.here(2), before)
 
     def _parted(self, name: str, here: Site, before: list[_Made]) -> None:
         self.parted = True
         first = next((m for m in before if m.op_site.key() == here.key()), before[0])
+        self.apart.add(first.op_site.key())
         site = first.site if first.checkpoint else here
         if self.often.worth_telling((site.key(), name, first.op_site.key())):
             asked = next(iter(first.site.above(1)), NOWHERE)
@@ -260,9 +267,17 @@ class _Probe:
         elif not self.trace.reversing and _MODULE in sys.modules and _draws(op):
             above = _checkpoint_above()
             if above is not None and not above[1]:
-                site = _caller(above[0])
-                if self.often.worth_telling((site.key(), op.name, op.site.key())):
-                    self.recorder.emit(Recomputed, site, what="random", op=op.name, op_site=op.site)
+                self.drawn.append((_caller(above[0]), op))
+
+    def _draws_told(self) -> None:
+        """Draws that nothing keeps: those of a generator, or after a seed, that the program itself puts back came out
+        alike."""
+        drawn, self.drawn = self.drawn, []
+        for site, op in drawn:
+            if op.site.key() in self.alike - self.apart:
+                continue
+            if self.often.worth_telling((site.key(), op.name, op.site.key())):
+                self.recorder.emit(Recomputed, site, what="random", op=op.name, op_site=op.site)
 
     def _statistics(self, op: Op, mean: torch.Tensor) -> None:
         """Remember the statistics after the latest forward that moved them."""
@@ -296,6 +311,7 @@ class _Probe:
         """A reverse pass has recomputed what it needed: were statistics moved once more?"""
         moved, self.moved = self.moved, {}
         again, self.again = self.again, {}
+        self._draws_told()
         self._forget()
         for number, one in moved.items():
             mean = one.mean()

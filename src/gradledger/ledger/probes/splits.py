@@ -1,7 +1,8 @@
 """Which rows are trained on and which are held out; do they belong together, and were inputs scaled by both?
 
 Rows are followed from the program's tables to its forward calls (see `_rows`).  A part that a walked call was given is
-trained on; another part of the same table is held out until it is trained on, too.
+trained on; another part of the same table is held out until it is trained on, too.  A module that is asked about a part
+was trained on what it was given itself; one that was never trained (an average of another) on what any was given.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from gradledger.ledger._naming import FACTORIES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of, tensors_of_batch
 from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._restarts import Restarts
 from gradledger.ledger._rows import LEAST, Held, Part, Rows
 from gradledger.ledger._session import Session
 
@@ -39,6 +41,7 @@ LOOKED = 3  # reverse passes after which parts that nobody evaluated yet are com
 PAIRS = 32  # comparisons in one run
 HELD = 8  # rows held out, at least
 OVERLAP = 0.05  # of the rows held out: more are the same rows
+LIVES = 256  # of modules, on one table each
 _SITES = 64
 
 
@@ -54,8 +57,10 @@ class _Probe:
         self.stores: dict[int, tuple[Any, list[Any]]] = {}  # of a space: values and labels, where no tensor has them
         self.loaders: weakref.WeakKeyDictionary[Any, Held] = weakref.WeakKeyDictionary()
         self.given: dict[int, list[Held]] = {}
-        self.answers: Answers[Held] = Answers(session.trace, self._evaluated)
+        self.restarts = session.recorder.part(Restarts)
+        self.answers: Answers[tuple[Held, tuple[int, int]]] = Answers(session.trace, self._evaluated)
         self.trained: dict[int, Any] = {}  # space -> rows
+        self.trained_by: dict[tuple[int, int, int], Any] = {}  # space, module and its life -> rows
         self.fitted: dict[int, frozenset[int]] = {}  # space -> statistics in inputs trained on
         self.strung: set[int] = set()  # spaces of which parts were strung together to be trained on
         self.train_sites: dict[int, Site] = {}
@@ -87,7 +92,8 @@ class _Probe:
                 self.given.clear()
             self.given[call.number] = found
         else:
-            self.answers.asked(call, found)
+            life = call.module, self.restarts.of(call.module)
+            self.answers.asked(call, [(held, life) for held in found])
 
     def root(self, root: torch.Tensor, site: Site) -> None:
         """A reverse pass from `root` is complete: what the calls that it walked were given is trained on."""
@@ -98,14 +104,14 @@ class _Probe:
         walked = [number for number in self.given if number in calls and calls[number].walked]
         for number in walked:
             for held in self.given.pop(number):
-                self._trained(held)
+                self._trained(held, calls[number].module)
         self.roots += bool(walked)
         if walked and self.roots == LOOKED:
             for part in list(self.rows.parts):
                 self._compare(part)
             self._tables()
 
-    def _trained(self, held: Held) -> None:
+    def _trained(self, held: Held, module: int) -> None:
         part = held.part
         rows = held.rows if part.whole else part.rows
         if rows is None:
@@ -114,14 +120,20 @@ class _Probe:
         known = self.trained.get(part.space)
         self.trained[part.space] = rows if known is None else known if part.trained else np.union1d(known, rows)
         self.fitted[part.space] = self.fitted.get(part.space, frozenset()) | held.fitted
+        life = module, self.restarts.of(module, trains=True)
+        key, mine = (part.space, *life), self.trained_by.get((part.space, *life))
+        if life not in part.by and (mine is not None or len(self.trained_by) < LIVES):
+            self.trained_by[key] = rows if mine is None else np.union1d(mine, rows)
         if not part.whole:
             part.trained = True
+            part.by.add(life)
         if part.strung:
             self.strung.add(part.space)
         self.train_sites.setdefault(part.space, part.site)
         self._withdraw(part.space, rows)
 
-    def _evaluated(self, held: Held) -> None:
+    def _evaluated(self, asked: tuple[Held, tuple[int, int]]) -> None:
+        held, life = asked
         part = whole = held.part
         if held.rows is None and part.whole:
             return
@@ -129,6 +141,7 @@ class _Probe:
             part = Part(np.atleast_1d(held.rows), False, part.site, None, part.space)
         if not part.evaluated:
             part.evaluated = True
+            part.askers.add(life)
             self._compare(part, held.fitted)
             known = part is not whole and whole.evaluated
             if whole.whole and whole.space not in self.trained and not known:
@@ -144,7 +157,7 @@ class _Probe:
         own = self.rows.of(tensor) if tensor is not None else None
         fitted = fitted | (own.fitted if own is not None else frozenset())
         key = (part.space, part.site.file, part.site.line, len(part.rows), int(part.rows[0]))  # a line may make several
-        told, trained = self.told.get(key), self.trained.get(part.space)
+        told, trained = self.told.get(key), self._known_to(part)
         if told is None:
             if self.looks >= PAIRS:
                 return
@@ -170,6 +183,11 @@ class _Probe:
             told["events"] = [*others, *self._rows_of(part, trained)]
         told["evaluated"] |= part.evaluated
         self._tell(told, None if later else added or (told["events"] if not told["fit"] - fitted else []))
+
+    def _known_to(self, part: Part) -> Any:
+        """The rows of its table that those who were asked about a part had been trained on."""
+        lives = [rows for life in part.askers if (rows := self.trained_by.get((part.space, *life))) is not None]
+        return np.unique(np.concatenate(lives)) if lives else self.trained.get(part.space)
 
     def _rows_of(self, part: Part, trained: Any) -> list[tuple[Any, Site, dict[str, Any]]]:
         """Are the rows held out the same as those trained on, or do they belong together?"""

@@ -20,6 +20,7 @@ from gradledger.ledger._offered import LeftOut, Offered, same_values
 from gradledger.ledger._often import Often
 from gradledger.ledger._patch import Nest, Undo, observe, together
 from gradledger.ledger._registry import Registry, tree_tensors
+from gradledger.ledger._restarts import Restarts
 from gradledger.ledger._session import Session
 from gradledger.ledger._states import (
     FILE,
@@ -212,6 +213,7 @@ class _Probe:
             return
         module, state = args[0], args[1] if len(args) > 1 else kwargs["state_dict"]
         number, site = know(self.recorder, module), _site.here(1)
+        self.recorder.part(Restarts).loaded.add(number)
         assign = bool(args[3] if len(args) > 3 else kwargs.get("assign", False))
         own = load.own
         if assign:  # the module has other tensors now
