@@ -23,6 +23,7 @@ from gradledger.ledger._naming import LOSSES
 from gradledger.ledger._operations import Call, Op, Value
 from gradledger.ledger._padding import array_of
 from gradledger.ledger._patch import Undo
+from gradledger.ledger._registry import Registry
 from gradledger.ledger._restarts import Restarts
 from gradledger.ledger._session import Session
 from gradledger.ledger._values import readable
@@ -41,6 +42,10 @@ SAME = 0.1  # of the rows asked for
 WHOLE = 0.9  # of them: the rows are those of training
 
 _PICKS = frozenset({"getitem", "index_select", "masked_select"})  # ways to leave out rows
+_DRAWN = frozenset(
+    {"uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_",
+     "orthogonal_"}
+)  # fmt: skip
 _LEAVES_OUT = _PICKS | CLASS_LOSSES | {"mul"}
 _Key = tuple[int, tuple[int, ...], str, int]  # module, shape and kind of a row, which life of the module
 
@@ -139,6 +144,16 @@ class _Probe:
             whole = not values.is_floating_point() or bool((values == values.round()).all())
             if whole and values.shape[1] <= 64 and len(self.classes) < ROWS:
                 self.classes.update(row.numpy().tobytes() for row in torch.unique(values, dim=0))
+
+    def written(self, target: torch.Tensor, source: torch.Tensor | None, raw: str, tau: float | None, op: Op) -> None:
+        """A parameter is drawn anew: its module, and what holds that, begins another life."""
+        if raw not in _DRAWN or not self.trained:
+            return
+        number = self.session.recorder.tensors.find(target)
+        registry = self.session.recorder.part(Registry)
+        owner = registry.owners.get(number) if number is not None else None
+        if owner is not None:
+            self.restarts.loaded.update(registry.ancestors(owner.module))
 
     def _picked(self, op: Op, args: Any, outs: list[torch.Tensor]) -> None:
         """Answers to some of the rows of a call are left out by a mask, by numbers or by an ignored target: not all
@@ -319,12 +334,14 @@ def install(session: Session) -> Undo:
     """Listen to calls, roots and losses."""
     probe = _Probe(session)
     session.trace.listeners.made.append(probe.made)
+    session.trace.listeners.written.append(probe.written)
     session.at_call.append(probe.called)
     session.at_root.append(probe.root)
     session.at_end.append(probe.settle)
 
     def undo() -> None:
         session.trace.listeners.made.remove(probe.made)
+        session.trace.listeners.written.remove(probe.written)
         session.at_call.remove(probe.called)
         session.at_root.remove(probe.root)
         session.at_end.remove(probe.settle)
