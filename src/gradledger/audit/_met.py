@@ -16,7 +16,9 @@ from gradledger.audit._loops import calls_at, enclosing_function
 from gradledger.core.events import RowsMet
 from gradledger.core.site import Site, is_installed
 
-HELD = frozenset({"val", "vals", "va", "valid", "validation", "test", "te", "tst", "dev", "held", "heldout", "holdout"})
+HELD = frozenset(
+    {"val", "vals", "va", "xv", "xva", "valid", "validation", "test", "te", "tst", "dev", "held", "heldout", "holdout"}
+)  # fmt: skip
 TRAINED = frozenset({"train", "training", "tr", "trn", "fit", "fitted", "all", "full", "whole", "both"})
 _SPLITS = frozenset(
     {"train_test_split", "random_split", "randperm", "permutation", "shuffle", "sample", "choice", "KFold",

@@ -14,7 +14,8 @@ the program sets it by way of a subset; or it sets it by way of two subsets to d
 it once, and training goes on reading the data set with it.  Of an object that the
 data sets of two loaders hold, one of them trained on, when the program gives one of its settings a plain value by way
 of one of them, and the setting has that value in the passes over the other; or when one of its own methods, which
-gives the object back, changes it on the way to the second data set.  A list, or an object of the program's own, that
+gives the object back, changes it on the way to the second data set, or is called once by way of the data set that is
+held out.  A list, or an object of the program's own, that
 is the default of an argument is read from the text: kept as it is, changed by way of one data set, and another was made
 without the argument, too.
 
@@ -42,6 +43,7 @@ from gradledger.audit._defaults import shared_defaults
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct
+from gradledger.audit._switched import switched_by_call
 from gradledger.audit._turned import CHANGES, HELD_OUT, turned_in_passing
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
@@ -111,6 +113,7 @@ def finish(state: State, world: World) -> list[Finding]:
         for setting, _ in shown[0].settings:
             first = shown[0]
             more = _judge_part(shown, setting) or _judge_alias(first, setting) or _judge_turned(first, setting, world)
+            more = more or _judge_called(shown, setting)
             found += [finding for finding in more if finding.site.key() not in told]
     return found or _judge_defaults(world)
 
@@ -255,6 +258,34 @@ def _judge_turned(event: SharedPart, setting: str, world: World) -> list[Finding
                 f"give each data set a {event.kind} of its own: copy.deepcopy({turned.name})",
                 related=distinct(site, (*others[:3], *event.made)),
                 evidence={"attribute": setting, "holders": event.holders},
+                subject=f"{event.kind}.{setting}",
+                iteration=event.iteration,
+            )
+        ]
+    return []
+
+
+def _judge_called(events: list[SharedPart], setting: str) -> list[Finding]:
+    """`val.augment.disable()`, where the method sets `p`, and it stays so in all passes."""
+    event = events[0]
+    if len({dict(later.settings).get(setting, "") for later in events}) > 1:
+        return []
+    for file in dict.fromkeys(s.file for s in (event.site, *event.made)):
+        one = switched_by_call(file, event.kind.rpartition(".")[2], event.attribute, setting)
+        if one is None or _for_a_pass([Site(file, one.line, "")], event.site):
+            continue
+        site = Site(file, one.line, "")
+        return [
+            Finding(
+                "D10",
+                "error",
+                site,
+                f"`{one.text}` sets `{setting}` (line {one.method}) of the one `{event.kind}` that {event.holders} "
+                "data sets hold: it is switched for all of them.",
+                f"give each data set a {event.kind} of its own: copy.deepcopy({event.attribute})",
+                related=distinct(site, (Site(file, one.method, ""), *event.made, event.site)),
+                evidence={"attribute": f"{event.attribute}.{setting}", "holders": event.holders},
+                confidence="likely",
                 subject=f"{event.kind}.{setting}",
                 iteration=event.iteration,
             )
