@@ -28,7 +28,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when the mask multiplies one of several values before the smallest of them is taken;
 - when only rows whose successor is None are masked, none ever was, and the program keeps None nowhere, nor the flag
   that its step gives;
-- when a sum over several steps of one long stream asks for the flag of its last step only;
+- when a sum over several steps of one long stream, or over a window of the latest that nothing empties, asks for the
+  flag of its last step only;
 - when transitions over several steps are kept with the flag of the first and the next state of the last;
 - when a function is given whether the episode ended, and writes into the memory that it did without a look;
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
@@ -311,7 +312,7 @@ def _none_kept_of(event: Comparison, operand: Operand) -> Finding | None:
 
 
 def _window(event: Comparison, operand: Operand) -> Finding | None:
-    window = _n_steps.past_ends(operand.site.file)
+    window = _n_steps.past_ends(operand.site.file) or _n_steps.over_windows(operand.site.file)
     if window is None:
         return None
     message = (
