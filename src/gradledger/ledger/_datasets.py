@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from torch.utils.data import Dataset, Subset
 
 from gradledger.core.site import Site
 from gradledger.ledger import _site
+
+_CALL = "__call__"  # of an object that collates
 
 DEPTH = 4
 NUMBERS = 65_536  # of one item, at most
@@ -114,7 +117,9 @@ def readers(dataset: Any, collate: Any) -> tuple[Site, ...]:
             code = getattr(getattr(type(layer), name, None), "__code__", None)
             if code is not None and _site.is_user_code(code):
                 found.append(Site(code.co_filename, code.co_firstlineno, name, code.co_firstlineno))
-    code = getattr(collate, "__code__", None)
+    if type(collate) is functools.partial:
+        collate = collate.func
+    code = getattr(collate, "__code__", None) or getattr(getattr(type(collate), _CALL, None), "__code__", None)
     if code is not None and _site.is_user_code(code):
         found.append(Site(code.co_filename, code.co_firstlineno, code.co_name, code.co_firstlineno))
     return tuple(found)

@@ -32,9 +32,10 @@ functions: their call inside a module that is in eval mode.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import last_name
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._evaluation import evaluates, flags_set_alone, repeats_one_input, switched_by_phase
 from gradledger.audit._lazily import promised
 from gradledger.audit._loops import argument, calls_at
@@ -131,6 +132,28 @@ def _by_hand(call: ModuleCalled) -> list[Site]:
     return [Site(file, line, "") for file in files if file for line in flags_set_alone(file)]
 
 
+def _own_switch(module: int, call: ModuleCalled, world: World) -> list[Site]:
+    """Lines of the class's own `train` or `eval` that call that of `nn.Module`: it may well forget the mode."""
+    cls = world.module(module).short_cls
+    files = dict.fromkeys((world.module(module).site.file, call.site.file, *(c.file for c in call.site.callers)))
+    methods = [
+        (file, method)
+        for file in files
+        if file and (tree := parsed(file)) is not None
+        for node in walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name == cls
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name in ("train", "eval")
+    ]
+    return [
+        Site(file, node.lineno, method.name)
+        for file, method in methods
+        for node in walk(method)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("train", "eval")
+        if isinstance(node.func.value, ast.Call) and last_name(node.func.value.func) == "super"
+    ]
+
+
 def _called(state: State, event: ModuleCalled) -> None:
     key = (event.module, _path(event.site))
     line = state.lines.get(key)
@@ -200,7 +223,10 @@ def _evaluated(state: State, world: World) -> list[Finding]:
                 f"`{name}` is evaluated here{by} ({sign}) in train mode: {first.active} of its layers that depend on "
                 f"the mode are active{kinds}; seen {times(line.quiet, 'time')}.",
                 f"{name}.eval()  before the evaluation, {name}.train()  after it",
-                related=distinct(site, (first.site, *switches, *_by_hand(first), *first.site.above(2))),
+                related=distinct(
+                    site,
+                    (first.site, *switches, *_by_hand(first), *_own_switch(module, first, world), *first.site.above(2)),
+                ),
                 evidence={
                     "active_layers": first.active,
                     "mode_dependent_layers": first.moody,
