@@ -47,6 +47,14 @@ def walk(node: ast.AST) -> tuple[ast.AST, ...]:
     return found
 
 
+def scopes_of(tree: ast.Module) -> Iterator[ast.AST]:
+    """A file and its functions: what has names of its own."""
+    yield tree
+    for node in walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
 def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
     """All arguments of a function that have a name of their own, in order."""
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

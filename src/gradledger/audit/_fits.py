@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._code import bindings, last_name, parsed, walk
+from gradledger.audit._code import bindings, last_name, parsed, scopes_of, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._source import source_lines
@@ -22,6 +22,14 @@ _PARTS = frozenset({"train_test_split", "random_split", "Subset"})
 _HELD = frozenset({"val", "va", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
 _HELD_OUT = _HELD - {"eval"}
 _TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
+_JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
+_FOR_VALIDATION = frozenset({"val", "va", "valid", "validation", "dev"})
+_MEASURES = frozenset(
+    {
+        "mean", "nanmean", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",
+        "eigh",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +47,8 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
     tree = parsed(file)
     if tree is None or not any("sklearn" in line for line in source_lines(file)):
         return
-    scopes: list[ast.AST] = [tree]
-    scopes += [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     own = _classes_that_fit(tree)
-    for scope in scopes:
+    for scope in scopes_of(tree):
         nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
         kinds = _kinds(nodes, own)
         for node in nodes:
@@ -77,33 +83,17 @@ def fitted_on_both(file: str) -> Iterator[FittedTogether]:
     own = _classes_that_measure(tree)
     kinds = _kinds(list(walk(tree)), own)
     tested = any("test" in line for line in source_lines(file))
-    scopes: list[ast.AST] = [tree]
-    scopes += [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    for scope in scopes:
+    for scope in scopes_of(tree):
         nodes = list(own_nodes(scope))
         made = [n for n in nodes if isinstance(n, ast.Assign)]
         for node in nodes:
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
-                continue
-            owner = node.func.value
-            kind = last_name(owner.func) if isinstance(owner, ast.Call) else kinds.get(last_name(owner), "")
-            if node.func.attr not in ("fit", "fit_transform") or not (_FITTED.search(kind) or kind in own):
+            if not isinstance(node, ast.Call) or not _fitted_kind(node, kinds, own):
                 continue
             joined, parts = _joined(node.args[0], made)
             sides = {part: _held_out(part, made) for part in parts if part}
             train, held = [p for p in sides if not sides[p][0]], [p for p in sides if sides[p][0]]
             if train and held and len(sides) == len(parts) and not (tested and sides[held[0]][0] & _FOR_VALIDATION):
                 yield FittedTogether(Site(file, node.lineno, ""), train[0], held[0], joined, sides[held[0]][1])
-
-
-_JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
-_FOR_VALIDATION = frozenset({"val", "va", "valid", "validation", "dev"})
-_MEASURES = frozenset(
-    {
-        "mean", "nanmean", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",
-        "eigh",
-    }
-)  # fmt: skip
 
 
 def _classes_that_measure(tree: ast.Module) -> frozenset[str]:
@@ -134,10 +124,9 @@ def _held_out(part: str, made: list[ast.Assign]) -> tuple[set[str], int]:
     said = words(part) & _HELD_OUT
     for node in made:
         names = [name for name, value in bindings(node) if part in _names(value)]
-        said_here = said if names else set()
-        said_here = said_here or {word for name in names for word in words(name)} & _HELD_OUT
-        if said_here:
-            return said_here, node.lineno
+        here = said or {word for name in names for word in words(name)} & _HELD_OUT
+        if names and here:
+            return here, node.lineno
     return said, 0
 
 
@@ -175,16 +164,20 @@ def _kinds(nodes: list[ast.AST], own: frozenset[str]) -> dict[str, str]:
 
 def _fit(node: ast.Call, kinds: dict[str, str], own: frozenset[str]) -> tuple[str, str, str] | None:
     """(class, name of the transform, name of the table) of a call that fits one to what is not called training rows."""
-    if not isinstance(node.func, ast.Attribute) or not node.args:
+    kind = _fitted_kind(node, kinds, own)
+    table = last_name(node.args[0]) if kind else ""
+    if not table or words(table) & ({"train", "training"} | _TARGETS):
         return None
-    if node.func.attr not in ("fit", "fit_transform"):
-        return None
+    return kind, last_name(node.func.value), table  # type: ignore[attr-defined]
+
+
+def _fitted_kind(node: ast.Call, kinds: dict[str, str], own: frozenset[str]) -> str:
+    """The class of the transform that a call fits to something; "" when it is no such call."""
+    if not isinstance(node.func, ast.Attribute) or not node.args or node.func.attr not in ("fit", "fit_transform"):
+        return ""
     owner = node.func.value
     kind = last_name(owner.func) if isinstance(owner, ast.Call) else kinds.get(last_name(owner), "")
-    table = last_name(node.args[0])
-    if not (_FITTED.search(kind) or kind in own) or not table or words(table) & ({"train", "training"} | _TARGETS):
-        return None
-    return kind, last_name(owner), table
+    return kind if _FITTED.search(kind) or kind in own else ""
 
 
 def _parted(nodes: list[ast.AST], scaler: str, table: str, after: int) -> int:

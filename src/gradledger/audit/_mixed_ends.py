@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gradledger.audit._code import last_name, parsed, walk, words
 from gradledger.audit._iterators import own_nodes
-from gradledger.audit._terminals import FLAG
+from gradledger.audit._terminals import FLAG, words_of
 
 _NEXT = frozenset({"next", "nxt", "s2", "s1", "sp", "ns", "new", "after", "succ", "successor", "s_next", "s_"})
 _ENDS = frozenset({"end", "ends", "over", "last", "final", "t", "term", "finished", "stop", "absorbing"})
@@ -130,7 +130,7 @@ def _fields(tree: ast.Module) -> dict[str, str]:
     """By place or name of a record that is made of what a step gives: "flag" for the end, "next" for the successor."""
     found: dict[str, str] = {}
     records = {
-        last_name(n.targets[0]): _names(n.value.args[1])
+        last_name(n.targets[0]): words_of(n.value.args[1])
         for n in walk(tree)
         if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and len(n.value.args) == 2
         if last_name(n.value.func) == "namedtuple"
@@ -162,13 +162,6 @@ def _fields(tree: ast.Module) -> dict[str, str]:
                     if place < len(names):
                         found[names[place]] = kind
     return found
-
-
-def _names(node: ast.expr) -> list[str]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value.replace(",", " ").split()
-    elements = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
-    return [e.value for e in elements if isinstance(e, ast.Constant) and isinstance(e.value, str)]
 
 
 def _is_flag(name: str, fields: dict[str, str]) -> bool:

@@ -129,7 +129,7 @@ def _stored(tree: ast.Module) -> Iterator[list[str]]:
             if len(args) > 3:
                 yield [_name_in(a) for a in args]
         elif isinstance(node, ast.Call) and last_name(node.func) == "namedtuple" and len(node.args) == 2:
-            fields = _words_of(node.args[1])
+            fields = words_of(node.args[1])
             if len(fields) > 3:
                 yield fields
 
@@ -141,7 +141,7 @@ def _name_in(value: ast.expr) -> str:
     return found[0] if found else ""
 
 
-def _words_of(node: ast.expr) -> list[str]:
+def words_of(node: ast.expr) -> list[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.replace(",", " ").split()
     if isinstance(node, (ast.Tuple, ast.List)):
@@ -157,7 +157,7 @@ def _fields_left(tree: ast.Module, read: set[str]) -> dict[str, int]:
             continue
         fields: list[str] = []
         if isinstance(node, ast.Call) and last_name(node.func) in ("namedtuple", "dict") and node.args:
-            fields = _words_of(node.args[-1])
+            fields = words_of(node.args[-1])
         elif isinstance(node, ast.Dict):
             fields = [k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)]
         elif isinstance(node, ast.ClassDef):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gradledger.audit._clocks import Folded, folded, gives_clock
-from gradledger.audit._code import arguments, last_name, parsed, walk
+from gradledger.audit._code import arguments, last_name, parsed, scopes_of, walk
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._terminals import FLAG, OPPOSITE, STORES
 
@@ -38,7 +38,7 @@ def limits_as_ends(file: str) -> list[Limit]:
     if tree is None:
         return found
     clock, inside = gives_clock(tree), folded(tree)
-    for scope in _scopes(tree):
+    for scope in scopes_of(tree):
         steps = list(_steps(scope))
         pairs = [step[:3] for step in steps if step[3] == 5]
         found += [limit for line, end, cut in pairs if (limit := _cut_kept(scope, line, end, cut)) is not None]
@@ -53,13 +53,6 @@ def limits_as_ends(file: str) -> list[Limit]:
             if limit is not None:
                 found.append(replace(limit, proved=bool(clock)))
     return found
-
-
-def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    yield tree
-    for node in walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
 
 
 def _steps(scope: ast.AST) -> Iterator[tuple[int, str, str, int]]:

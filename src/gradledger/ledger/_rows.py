@@ -63,7 +63,7 @@ class Held:
 @dataclass(slots=True, eq=False)
 class Part:
     """A table, or rows picked from one.  `rows`: all of it; `whole`: it is the space itself; `tensor`: its values;
-    `by`, `askers`: modules (and their lives) that were trained on it, and that were asked about it."""
+    `by`: modules (and their lives) that were trained on it; `asker`: the first that was asked about it."""
 
     rows: Any
     whole: bool
@@ -75,7 +75,7 @@ class Part:
     siblings: list[Ref[torch.Tensor]] = field(default_factory=list)
     strung: bool = False  # of several data sets, one behind the other
     by: set[tuple[int, int]] = field(default_factory=set)
-    askers: set[tuple[int, int]] = field(default_factory=set)
+    asker: tuple[int, int] | None = None
 
 
 class Rows:

@@ -172,7 +172,8 @@ class _Probe:
         self.kept = 0
         self.iteration = -1
         self.parted = False
-        self.drawn: list[tuple[Site, Op]] = []  # where nothing keeps the random state, until the second run is known
+        # Draws where nothing keeps the random state, by line, until the second run is known.
+        self.drawn: dict[tuple[object, ...], tuple[Site, Op]] = {}
         self.alike: set[tuple[str, int]] = set()  # lines whose draws came out alike in a second run
         self.apart: set[tuple[str, int]] = set()  # and those whose draws did not
 
@@ -184,7 +185,7 @@ class _Probe:
             return  # later the watch may begin in the midst of a forward
         if self.iteration != self.recorder.iteration:
             self._forget()
-            self.drawn = [d for d in self.drawn if d[1] is op]
+            self.drawn = {key: drawn for key, drawn in self.drawn.items() if drawn[1] is op}
         if self.kept >= MAX_MADE:
             self.parted = True  # not all is known: nothing is compared
             return
@@ -267,16 +268,17 @@ class _Probe:
         elif not self.trace.reversing and _MODULE in sys.modules and _draws(op):
             above = _checkpoint_above()
             if above is not None and not above[1]:
-                self.drawn.append((_caller(above[0]), op))
+                site = _caller(above[0])
+                self.drawn[site.key(), op.name, op.site.key()] = site, op
 
     def _draws_told(self) -> None:
         """Draws that nothing keeps: those of a generator, or after a seed, that the program itself puts back came out
         alike."""
-        drawn, self.drawn = self.drawn, []
-        for site, op in drawn:
+        drawn, self.drawn = self.drawn, {}
+        for key, (site, op) in drawn.items():
             if op.site.key() in self.alike - self.apart:
                 continue
-            if self.often.worth_telling((site.key(), op.name, op.site.key())):
+            if self.often.worth_telling(key):
                 self.recorder.emit(Recomputed, site, what="random", op=op.name, op_site=op.site)
 
     def _statistics(self, op: Op, mean: torch.Tensor) -> None:

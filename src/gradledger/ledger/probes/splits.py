@@ -141,7 +141,7 @@ class _Probe:
             part = Part(np.atleast_1d(held.rows), False, part.site, None, part.space)
         if not part.evaluated:
             part.evaluated = True
-            part.askers.add(life)
+            part.asker = life
             self._compare(part, held.fitted)
             known = part is not whole and whole.evaluated
             if whole.whole and whole.space not in self.trained and not known:
@@ -185,9 +185,9 @@ class _Probe:
         self._tell(told, None if later else added or (told["events"] if not told["fit"] - fitted else []))
 
     def _known_to(self, part: Part) -> Any:
-        """The rows of its table that those who were asked about a part had been trained on."""
-        lives = [rows for life in part.askers if (rows := self.trained_by.get((part.space, *life))) is not None]
-        return np.unique(np.concatenate(lives)) if lives else self.trained.get(part.space)
+        """The rows of its table that the module which was asked about a part had been trained on."""
+        mine = self.trained_by.get((part.space, *part.asker)) if part.asker is not None else None
+        return np.unique(mine) if mine is not None else self.trained.get(part.space)
 
     def _rows_of(self, part: Part, trained: Any) -> list[tuple[Any, Site, dict[str, Any]]]:
         """Are the rows held out the same as those trained on, or do they belong together?"""
