@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._source import source_lines
 from gradledger.core.events import NotPutBack
 
 _RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
+_UNNAMED = re.compile(r"__dict__|\bsetattr\(|\bvars\(|pickle|__setstate__|set_extra_state")
 _ANEW = frozenset({"copy_", "zero_", "fill_"})
 _LISTS = re.compile(r"_foreach_\w+_$")  # in place
 _SAYS = frozenset({"print", "log", "info", "debug", "append", "len", "format", "write", "dict", "list", "tuple"})
@@ -32,6 +34,7 @@ class Use:
     made: int = 0
     carried: list[int] = field(default_factory=list)
     anew: bool = False  # it is given another value, that does not come from its last one
+    restored: bool = False  # by what restores a state
     felt: bool = False
     taken_in: bool = False  # what carries it on comes from an argument
     mixed_in: bool = False  # a method mixes it with its argument
@@ -53,7 +56,13 @@ def use_of(event: NotPutBack, name: str) -> Use | None:
         use.felt |= event.owner == "module" and method.name in ("forward", "__call__") and one.level == MIXED
     _from_outside(tree, methods, name, use)
     normalises = event.owner == "object" and use.taken_in and use.mixed_in and name in event.arrays
-    return use if use.carried and not use.anew and (use.felt or normalises) else None
+    restored = name in event.moved and (use.restored or _by_any_name(event.cls_site.file))
+    return use if use.carried and not (use.anew or restored) and (use.felt or normalises) else None
+
+
+def _by_any_name(file: str) -> bool:
+    """Whether a file gives values to attributes without naming them: what was put back so is not seen in the text."""
+    return any(_UNNAMED.search(line) for line in source_lines(file))
 
 
 def line_that_makes(event: NotPutBack) -> int:
@@ -94,6 +103,7 @@ def _from_outside(tree: ast.Module, methods: list[ast.FunctionDef], name: str, u
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in (t for one in targets for t in (one.elts if isinstance(one, ast.Tuple) else [one])):
                 outside = isinstance(target, ast.Attribute) and target.attr == name and id(node) not in own
+                use.restored |= outside and restores
                 if not outside or last_name(getattr(target, "value", target)) in ("self", "cls") or restores:
                     continue
                 parts = walk(node.value) if node.value is not None else ()
@@ -228,8 +238,10 @@ class _Method:
                 self.use.made = self.use.made or line
             elif self.of(value):
                 self._carry(line, value)
+            elif self.restores:
+                self.use.restored = True
             else:
-                self.use.anew |= not self.restores
+                self.use.anew = True
         self._rate(target, value)
 
     def _carry(self, line: int, value: ast.expr) -> None:
@@ -252,6 +264,7 @@ class _Method:
         elif self.makes or level == MIXED:  # (what was computed with it is not it)
             return
         elif function.attr in _ANEW and not whole:
+            self.use.restored |= self.restores
             self.use.anew |= not self.restores
         else:
             self._carry(call.lineno, call)

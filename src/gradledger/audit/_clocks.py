@@ -53,6 +53,10 @@ def _is_counter(tree: ast.Module, side: ast.expr) -> bool:
     for node in walk(tree):
         if isinstance(node, ast.AugAssign) and last_name(node.target) == side.attr:
             counted = counted or (isinstance(node.op, ast.Add) and getattr(node.value, "value", None) == 1)
+        elif isinstance(node, ast.Assign) and last_name(node.targets[0]) == side.attr:
+            # n = n + 1, n = where(over, 0, n)
+            counted = counted or _is_one_more(node)
+            uses |= {id(n) for n in walk(node.value)}
         elif isinstance(node, (ast.Compare, ast.JoinedStr)):
             uses |= {id(n) for n in walk(node)}
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):  # self.age[over] = 0
@@ -61,15 +65,24 @@ def _is_counter(tree: ast.Module, side: ast.expr) -> bool:
     return counted and all(id(n) in uses for n in reads if n.attr == side.attr)
 
 
+def _is_one_more(node: ast.stmt) -> bool:
+    """`self.age = self.age + 1`."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    if not isinstance(node, ast.Assign) or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return False
+    return last_name(value.left) == last_name(node.targets[0]) and getattr(value.right, "value", None) == 1
+
+
 @dataclass(frozen=True, slots=True)
 class Folded:
     """A `step` that counts its calls, and says at a limit that the episode ended: on which line, as the how-manieth of
-    how many values."""
+    how many values; `field`: or under which name of an object."""
 
     function: str
     line: int
     place: int
     values: int
+    field: str = ""
 
 
 def folded(tree: ast.Module) -> list[Folded]:
@@ -83,7 +96,8 @@ def folded(tree: ast.Module) -> list[Folded]:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         raised = (n.target for n in function.body if isinstance(n, ast.AugAssign))
-        counters = {last_name(target) for target in raised if _is_counter(tree, target)}
+        again = (n.targets[0] for n in function.body if isinstance(n, ast.Assign) and _is_one_more(n))
+        counters = {last_name(target) for target in (*raised, *again) if _is_counter(tree, target)}
         returns = [n.value for n in walk(function) if isinstance(n, ast.Return)] if counters else []
         for value in returns:
             if isinstance(value, ast.Tuple) and len(value.elts) <= 4:
@@ -91,16 +105,33 @@ def folded(tree: ast.Module) -> list[Folded]:
                     line = next(_at_limit(function, part, counters), None)
                     if line is not None:
                         found.append(Folded(function.name, line, place, len(value.elts)))
+            elif isinstance(value, ast.Call):
+                for field, part in _fields_given(tree, value):
+                    line = next(_at_limit(function, part, counters), None)
+                    if line is not None:
+                        found.append(Folded(function.name, line, 0, 0, field))
     return found
 
 
-def _at_limit(function: ast.AST, part: ast.expr, counters: set[str]) -> Iterator[int]:
+def _fields_given(tree: ast.Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """(field, what is given for it) where a record of the program's own is made: a dataclass, a named tuple."""
+    for node in walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == last_name(call.func):
+            names = [last_name(n.target) for n in node.body if isinstance(n, ast.AnnAssign)]
+            yield from zip(names, call.args, strict=False)
+            yield from ((k.arg, k.value) for k in call.keywords if k.arg in names)
+
+
+def _at_limit(function: ast.AST, part: ast.expr, counters: set[str], deep: int = 2) -> Iterator[int]:
     """Lines that make `part` true when a counter reaches a limit."""
     yield from _reached(part, counters)
     names = {n.id for n in walk(part) if isinstance(n, ast.Name)}
     for node in walk(function):
         if isinstance(node, ast.Assign) and any(last_name(target) in names for target in node.targets):
-            yield from _reached(node.value, counters)
+            if deep > 1 and not (names & {n.id for n in walk(node.value) if isinstance(n, ast.Name)}):
+                yield from _at_limit(function, node.value, counters, deep - 1)
+            else:
+                yield from _reached(node.value, counters)
         elif isinstance(node, ast.If) and any(_reached(node.test, counters)):
             yield from (n.lineno for n in node.body if _is_set(n, names))
 

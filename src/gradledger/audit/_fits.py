@@ -1,4 +1,5 @@
-"""Transforms of scikit-learn that the source fits on a whole table, before it parts the table: read from the text.
+"""Transforms, of scikit-learn or the program's own, that the source fits on a whole table, before it parts the table:
+read from the text.
 
 What such a transform computes is numpy's and is not followed; that the lines ran is told by the optimizers that the
 file, or what it was called from, built.
@@ -21,12 +22,13 @@ _FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransfor
 _PARTS = frozenset({"train_test_split", "random_split", "Subset"})
 _HELD = frozenset({"val", "va", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
 _HELD_OUT = _HELD - {"eval"}
+_TRAIN = frozenset({"train", "training", "tr", "trn"})
 _TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
 _JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
 _FOR_VALIDATION = frozenset({"val", "va", "valid", "validation", "dev"})
 _MEASURES = frozenset(
     {
-        "mean", "nanmean", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",
+        "mean", "average", "std", "var", "min", "max", "amin", "amax", "cov", "median", "quantile", "percentile", "svd",
         "eigh",
     }
 )  # fmt: skip
@@ -45,9 +47,9 @@ class FittedWhole:
 def fitted_before_split(file: str) -> Iterator[FittedWhole]:
     """Fits of a file whose results are parted into training and held-out rows afterwards, in the same function."""
     tree = parsed(file)
-    if tree is None or not any("sklearn" in line for line in source_lines(file)):
+    if tree is None or not any(".fit" in line for line in source_lines(file)):
         return
-    own = _classes_that_fit(tree)
+    own = _classes_that_fit(tree) | _classes_that_measure(tree)
     for scope in scopes_of(tree):
         nodes = sorted(own_nodes(scope), key=lambda n: getattr(n, "lineno", 0))
         kinds = _kinds(nodes, own)
@@ -56,6 +58,7 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
                 continue
             kind, scaler, table = found
             line = _parted(nodes, scaler, table, node.lineno) or _split_beside(nodes, table)
+            line = line or _numbers_parted(nodes, table, node.lineno)
             if line:
                 yield FittedWhole(kind, table, Site(file, node.lineno, ""), Site(file, line, ""))
 
@@ -104,7 +107,7 @@ def _classes_that_measure(tree: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.ClassDef)
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "fit"
-        if any(isinstance(n, ast.Call) and last_name(n.func) in _MEASURES for n in walk(method))
+        if any(isinstance(n, ast.Call) and last_name(n.func).removeprefix("nan") in _MEASURES for n in walk(method))
     )
 
 
@@ -151,6 +154,44 @@ def _split_beside(nodes: list[ast.AST], table: str) -> int:
     return 0
 
 
+def _numbers_parted(nodes: list[ast.AST], table: str, fitted: int) -> int:
+    """The line on which numbers of all rows of the table, which is bound once until it is `fitted`, are parted into
+    those trained on and those held out: `order = permutation(len(table))`, `held, train = order[:n], order[n:]`."""
+    pairs = [pair for n in nodes if isinstance(n, ast.Assign) for t in n.targets for pair in _pairs(t, n.value)]
+    if sum(name == table and value.lineno < fitted for name, value in pairs) > 1:
+        return 0
+    counts = {name for name, value in pairs if _counts_rows(value, table)}
+    orders = {name for name, value in pairs if _numbers_rows(value, table, counts)} - {""}
+    train = held = 0
+    for name, value in pairs:
+        if isinstance(value, ast.Subscript) and last_name(value.value) in orders and isinstance(value.slice, ast.Slice):
+            said = words(name)
+            train, held = train or value.lineno * bool(said & _TRAIN), held or value.lineno * bool(said & _HELD)
+    return max(train, held) if train and held else 0
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
+    """(name, value) of an assignment, pairwise for `a, b = x, y` and for `a, b = f()`."""
+    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(_flat(target))
+    plain = (ast.Name, ast.Attribute)
+    return [(last_name(t), v) for t, v in zip(_flat(target), values, strict=False) if isinstance(t, plain)]
+
+
+def _counts_rows(value: ast.expr, table: str) -> bool:
+    """`len(table)`, `table.shape[0]`."""
+    if isinstance(value, ast.Call):
+        return last_name(value.func) == "len" and bool(value.args) and last_name(value.args[0]) == table
+    owner = value.value if isinstance(value, ast.Subscript) else None
+    return isinstance(owner, ast.Attribute) and owner.attr == "shape" and last_name(owner.value) == table
+
+
+def _numbers_rows(value: ast.expr, table: str, counts: set[str]) -> bool:
+    """`rng.permutation(len(table))`, `torch.randperm(n)`."""
+    if not isinstance(value, ast.Call) or last_name(value.func) not in ("permutation", "randperm") or not value.args:
+        return False
+    return _counts_rows(value.args[0], table) or last_name(value.args[0]) in counts | {table}
+
+
 def _kinds(nodes: list[ast.AST], own: frozenset[str]) -> dict[str, str]:
     """Names of transforms, and their classes."""
     return {
@@ -166,7 +207,9 @@ def _fit(node: ast.Call, kinds: dict[str, str], own: frozenset[str]) -> tuple[st
     """(class, name of the transform, name of the table) of a call that fits one to what is not called training rows."""
     kind = _fitted_kind(node, kinds, own)
     table = last_name(node.args[0]) if kind else ""
-    if not table or words(table) & ({"train", "training"} | _TARGETS):
+    given = [*node.args[1:], *(k.value for k in node.keywords)]
+    chosen = {word for value in given for name in _names(value) for word in words(name)}
+    if not table or words(table) & (_TRAIN | _TARGETS) or chosen & _TRAIN:
         return None
     return kind, last_name(node.func.value), table  # type: ignore[attr-defined]
 
@@ -217,12 +260,12 @@ def _side(statement: ast.AST, node: ast.AST, made: set[str]) -> str:
     if not isinstance(node, ast.Subscript) or last_name(node.value) not in made:
         return ""
     said = {word for name in _names(node.slice) for word in words(name)}
-    if not said & (_HELD | {"train"}) and isinstance(statement, ast.Assign):
+    if not said & (_HELD | _TRAIN) and isinstance(statement, ast.Assign):
         targets = _flat(statement.targets[0])
         values = _flat(statement.value)
         mine = [t for t, v in zip(targets, values, strict=False) if any(n is node for n in walk(v))]
         said = {word for target in mine for word in words(last_name(target))}
-    return "train" if "train" in said else "held" if said & _HELD else ""
+    return "train" if said & _TRAIN else "held" if said & _HELD else ""
 
 
 def _flat(node: ast.expr) -> list[ast.expr]:

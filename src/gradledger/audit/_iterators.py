@@ -40,12 +40,14 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class UsedUp:
     """A use of a name that is (from some time on) used up.  `made`: where it was bound; `repeated`: the use stands in a
-    loop that does not make the iterator anew; else an earlier walk came first."""
+    loop that does not make the iterator anew; else an earlier walk came first; `perhaps`: an `if` decides whether the
+    use runs."""
 
     name: str
     made: Site
     repeated: bool
     use: Use
+    perhaps: bool
 
 
 def caller(site: Site) -> Site:
@@ -69,12 +71,37 @@ def _use(tree: ast.Module, file: str, scope: ast.AST, node: ast.AST, name: str) 
         return Use(site, site, _lines(node), _writes(node.body))
     if isinstance(node, ast.Call):
         for position, given in enumerate(node.args):
-            if isinstance(given, ast.Name) and given.id == name:
+            if _is_called(given, name):
                 inner = _loop_of_argument(tree, node, position)
                 if inner is not None:
                     where = Site(file, inner[1].lineno, inner[0])
                     return Use(Site(file, node.lineno, function), where, _lines(inner[1]), _writes(inner[1].body))
+        method = _method_called(tree, node) if name.startswith("self.") else None
+        found = _last_loop(method, name) if method is not None else None
+        if method is not None and found is not None:
+            where = Site(file, found.lineno, method.name)
+            return Use(Site(file, node.lineno, function), where, _lines(found), _writes(found.body))
     return None
+
+
+def _is_called(node: ast.AST, name: str) -> bool:
+    """Whether a node reads this name: of a variable, or "self.params" of an attribute."""
+    if isinstance(node, ast.Name):
+        return node.id == name
+    return isinstance(node, ast.Attribute) and "." in name and ast.unparse(node) == name
+
+
+def _method_called(tree: ast.Module, call: ast.Call) -> ast.FunctionDef | None:
+    """The method of `self.freeze()`, when this file defines one function of that name."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    functions = [n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == last_name(call.func)]
+    return functions[0] if isinstance(owner, ast.Name) and owner.id == "self" and len(functions) == 1 else None
+
+
+def _last_loop(function: ast.FunctionDef, name: str) -> ast.For | None:
+    """The last loop over a name in a function, one that writes if there is any."""
+    loops = [n for n in own_nodes(function) if isinstance(n, ast.For) and _loops_over(n, name)]
+    return next(reversed([loop for loop in loops if _writes(loop.body)] or loops), None)
 
 
 def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[str, ast.For] | None:
@@ -82,9 +109,8 @@ def _loop_of_argument(tree: ast.Module, call: ast.Call, position: int) -> tuple[
     inner = _function_given(tree, call, position)
     if inner is None:
         return None
-    loops = [n for n in own_nodes(inner[0]) if isinstance(n, ast.For) and _loops_over(n, inner[1])]
-    writing = [loop for loop in loops if _writes(loop.body)]
-    return (inner[0].name, (writing or loops)[-1]) if loops else None
+    found = _last_loop(*inner)
+    return (inner[0].name, found) if found is not None else None
 
 
 def _function_given(tree: ast.Module, call: ast.Call, position: int) -> tuple[ast.FunctionDef, str] | None:
@@ -102,7 +128,7 @@ def _loops_over(loop: ast.For, name: str) -> bool:
     over = loop.iter
     while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm", "iter", "zip") and over.args:
         over = over.args[0]
-    return isinstance(over, ast.Name) and over.id == name
+    return _is_called(over, name)
 
 
 def _lines(loop: ast.For) -> tuple[int, int]:
@@ -258,6 +284,7 @@ def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 def _in_scope(file: str, tree: ast.Module, scope: ast.AST) -> Iterator[UsedUp]:
     nodes = list(own_nodes(scope))
     loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
+    conditions = [n for n in nodes if isinstance(n, (ast.If, ast.IfExp, ast.ExceptHandler))]
     function = getattr(scope, "name", "<module>")
     for name, makers in _bound(nodes).items():
         maker = makers[0] if len(makers) == 1 else None
@@ -272,7 +299,8 @@ def _in_scope(file: str, tree: ast.Module, scope: ast.AST) -> Iterator[UsedUp]:
             outer = [o for o in loops if o is not node and _inside(node, o) and id(o) not in around_maker]
             earlier = [w for w in walks if w is not node and getattr(w, "lineno", 0) < use.site.line]
             if outer or earlier:
-                yield UsedUp(name, Site(file, maker.lineno, function), not earlier, use)
+                perhaps = any(_inside(node, c) and not _inside(maker, c) for c in conditions)
+                yield UsedUp(name, Site(file, maker.lineno, function), not earlier, use, perhaps)
 
 
 def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.Assign | None]]:
@@ -282,8 +310,10 @@ def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.Assign | None]]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 for part in walk(target):
-                    if isinstance(part, ast.Name):
+                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                         bound.setdefault(part.id, []).append(node if isinstance(target, ast.Name) else None)
+                    elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                        bound.setdefault(ast.unparse(part), []).append(node if part is target else None)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.AugAssign, ast.NamedExpr)):
             for part in walk(node.target):
                 if isinstance(part, ast.Name):
@@ -299,15 +329,22 @@ def _walks(tree: ast.Module, node: ast.AST, name: str) -> bool:
     """Whether a node walks all of what `name` gives, or calls a function of the file that does, in any case."""
     if not isinstance(node, ast.Call):
         return _surely_walks(node, name)
-    inner = _function_given(tree, node, next((i for i, a in enumerate(node.args) if last_name(a) == name), -1))
-    return _surely_walks(node, name) or (
-        inner is not None
-        and any(
-            _surely_walks(n, inner[1])
-            for statement in inner[0].body
-            if not isinstance(statement, (ast.If, ast.Try, ast.FunctionDef, ast.ClassDef))
-            for n in walk(statement)
-        )
+    inner = _function_given(tree, node, next((i for i, a in enumerate(node.args) if _is_called(a, name)), -1))
+    method = _method_called(tree, node) if name.startswith("self.") else None
+    return (
+        _surely_walks(node, name)
+        or (inner is not None and _in_any_case(*inner))
+        or (method is not None and _in_any_case(method, name))
+    )
+
+
+def _in_any_case(function: ast.FunctionDef, name: str) -> bool:
+    """Whether a function walks all of what a name gives, whatever it is told."""
+    return any(
+        _surely_walks(n, name)
+        for statement in function.body
+        if not isinstance(statement, (ast.If, ast.Try, ast.FunctionDef, ast.ClassDef))
+        for n in walk(statement)
     )
 
 
@@ -320,7 +357,7 @@ def _surely_walks(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Call) and node.args:
         called = last_name(node.func)
         first = node.args[0]
-        given = isinstance(first, ast.Name) and first.id == name
+        given = _is_called(first, name)
         if isinstance(first, ast.GeneratorExp):
             given = _first_over(first.generators, name)
         optimizer = isinstance(node.func, ast.Attribute) and "optim" in ast.unparse(node.func.value)
@@ -329,4 +366,4 @@ def _surely_walks(node: ast.AST, name: str) -> bool:
 
 
 def _first_over(generators: list[ast.comprehension], name: str) -> bool:
-    return isinstance(generators[0].iter, ast.Name) and generators[0].iter.id == name
+    return _is_called(generators[0].iter, name)

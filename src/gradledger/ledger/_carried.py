@@ -182,14 +182,16 @@ class Lost:
 
     new: weakref.ref[Any]
     carried: Carried
-    names: tuple[str, ...]
+    saved: dict[str, Hashable]
     taken: Site
 
-    def still(self) -> tuple[str, ...]:
-        """Those names that have not been given a value since."""
+    def still(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those names that have not been given a value since, and those that have been given one which is not that of
+        then."""
         thing = self.new()
         now = _values(thing.__dict__, self.carried.owner) if thing is not None else {}
-        return tuple(n for n in self.names if now.get(n) == self.carried.values[n])
+        same = tuple(n for n in self.saved if now.get(n) == self.carried.values[n])
+        return same, tuple(n for n, v in self.saved.items() if n in now and n not in same and now[n] != v)
 
 
 def lost(then: Around, now: Around) -> Iterator[Lost]:
@@ -198,9 +200,9 @@ def lost(then: Around, now: Around) -> Iterator[Lost]:
         before = then.objects.get(place)
         if before is None or before.cls != mine.cls or before.site != mine.site or before.of() is mine.of():
             continue
-        names = tuple(n for n, v in mine.values.items() if n in before.values and before.values[n] != v)
-        if names:
-            yield Lost(mine.of, mine, names, then.site)
+        saved = {n: before.values[n] for n, v in mine.values.items() if n in before.values and before.values[n] != v}
+        if saved:
+            yield Lost(mine.of, mine, saved, then.site)
 
 
 def leaves_of(recorder: Recorder, after: int = 0) -> dict[Kind, Leaves]:

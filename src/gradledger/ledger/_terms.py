@@ -148,7 +148,7 @@ def describe(
         if value is None:
             continue
         op = value.op
-        reduction, elements, batch, divided = _reduction(trace, value)
+        reduction, elements, batch, divided, each = _reduction(trace, value)
         own = 0
         if reduction == "sum" and len(part.weights) == 1 and part.weights[0] < 0:
             own = own_count(trace, value, -part.weights[0], elements, batch)
@@ -189,6 +189,7 @@ def describe(
                 penalty,
                 value.node,
                 own,
+                each,
             )
         )
         terms += _constant_gradients(trace, value, part.factor, trained)
@@ -306,13 +307,14 @@ def _neutral(trace: Trace, parts: list[Part]) -> set[int]:
     return found
 
 
-def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool]:
-    """Reduction nearest to the root below a term: kind, elements, rows, and whether a graph-free tensor divides it."""
+def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool, int]:
+    """Reduction nearest to the root below a term: kind, elements, rows, whether a graph-free tensor divides it, and of
+    how many each of those elements is a sum."""
     divided = False
     for _ in range(24):
         op = value.op
         if op is None or not op.ins:
-            return "", 0, 0, divided
+            return "", 0, 0, divided, 0
         first = trace.values.get(op.ins[0])
         if op.name in LOSSES:
             arguments = op.options.get("_args") or ()
@@ -329,17 +331,26 @@ def _reduction(trace: Trace, value: Value) -> tuple[str, int, int, bool]:
                 )
                 shape = counted.shape if counted is not None else ()
                 elements = int(op.options.get(COUNTED, prod(shape)))
-                return reduction, elements, shape[0] if shape else 1, divided
+                return reduction, elements, shape[0] if shape else 1, divided, 0
         if op.name in REDUCTIONS and first is not None and prod(first.shape) != 1:
-            return REDUCTIONS[op.name], prod(first.shape), first.shape[0] if first.shape else 1, divided
+            rows = first.shape[0] if first.shape else 1
+            return REDUCTIONS[op.name], prod(first.shape), rows, divided, _added_up(trace, first)
         if op.name in ("div", "mul") and len(op.ins) == 2:
             other = trace.values.get(op.ins[1])
             if other is not None and not other.graph and prod(other.shape) == 1:
                 divided = True
         if first is None:
-            return "", 0, 0, divided
+            return "", 0, 0, divided, 0
         value = first
-    return "", 0, 0, divided
+    return "", 0, 0, divided, 0
+
+
+def _added_up(trace: Trace, value: Value) -> int:
+    """How many elements a sum has made each element of a value of; 0 for what no sum made."""
+    op = value.op
+    of = trace.values.get(op.ins[0]) if op is not None and op.name == "sum" and op.ins else None
+    many, few = prod(of.shape) if of is not None else 0, prod(value.shape)
+    return many // few if few else 0
 
 
 def _number_depends(trace: Trace, trained: set[int], root_order: int) -> tuple[tuple[int, ...], Cut | None]:

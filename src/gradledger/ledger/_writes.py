@@ -14,7 +14,7 @@ from gradledger.core.site import NOWHERE
 from gradledger.ledger import _site
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._naming import MIXTURES, VIEWS
-from gradledger.ledger._operations import Alias, AliasWrite, ArrayAlias, Op, Token, Value, fingerprint
+from gradledger.ledger._operations import Alias, AliasWrite, ArrayAlias, Op, Token, Value, fingerprint, node_number
 
 if TYPE_CHECKING:
     from gradledger.ledger._trace import Trace
@@ -82,7 +82,7 @@ def note_write(
         base = trace.values.get(alias.base)
         if base is not None and base.node:
             name, site = (base.op.name, base.op.site) if base.op is not None else ("", NOWHERE)
-            below, whole = _below(trace, base)
+            below, whole = _below(trace, base, alias)
             trace.alias_writes.append(
                 AliasWrite(op.name, op.site, alias, base.node, name, site, op.order, below, whole)
             )
@@ -110,7 +110,7 @@ def note_write(
         listener(target, source, raw, tau, op)
 
 
-def _below(trace: Trace, value: Value) -> tuple[int, bool]:
+def _below(trace: Trace, value: Value, alias: Alias) -> tuple[int, bool]:
     """The node of what a value is a view of (0: it is none), and whether it shows all of that."""
     source = value
     for _ in range(20):
@@ -119,7 +119,14 @@ def _below(trace: Trace, value: Value) -> tuple[int, bool]:
         if up is None or not up.node:
             break
         source = up
-    return (0, True) if source is value else (source.node, math.prod(source.shape) == math.prod(value.shape))
+    if source is not value:
+        return source.node, math.prod(source.shape) == math.prod(value.shape)
+    tensor = alias.tensor() if alias.tensor is not None else None
+    base = tensor._base if tensor is not None else None
+    if tensor is None or base is None or not base.requires_grad:
+        return 0, True
+    # some operations end in a view of their own: a linear layer over three axes
+    return node_number(base), base.numel() == tensor.numel()
 
 
 def note_writes(trace: Trace, op: Op, args: tuple[Any, ...]) -> None:

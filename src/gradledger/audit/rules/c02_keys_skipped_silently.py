@@ -17,7 +17,7 @@ of the keys of a non-strict load matched (error), or what stays as it was stands
 tensors have the same shapes and whose names are the same but for their beginning (error): several of them, or all that
 is left on either side.  Or several names are the ends of others (`v1.weight`, `conv1.weight`), as
 `name.lstrip("encoder.")` leaves them.  Some of it has to stand before what was loaded: nobody means a trained head on a
-random trunk.
+random trunk (or the names of two parts have lost their beginning).
 Where the optimizer's state comes out of the same file, training is resumed, and nothing may stay as it was or be left
 over (error).  A later load that fills the module is taken as the program's own answer, and nothing is said.
 
@@ -196,7 +196,8 @@ def _cut_off(load: StateLoaded, read_at: Site, world: World) -> Finding | None:
         if mine != given and mine.endswith(given) and not mine.removesuffix(given).endswith(".")
     ]
     stays = len(load.missing) + len(load.kept)
-    if not load.early or len(pairs) < 2 or 2 * len(pairs) < stays:
+    parts = {mine.split(".")[0] for mine, _ in pairs}  # one (`net` beside `subnet`) may be chance
+    if (not load.early and len(parts) < 2) or len(pairs) < 2 or 2 * len(pairs) < stays:
         return None
     return _finding(
         load,

@@ -160,7 +160,8 @@ def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding
     load = state.resumes.loads.get(event.module)
     if load is None or not _resumes.means_to_resume(load, world) or _resumes.another_kind(load.event, world):
         return []
-    uses = {name: use for name in event.names if (use := _carried_on.use_of(event, name)) is not None}
+    given = (*event.names, *event.moved)
+    uses = {name: use for name in given if (use := _carried_on.use_of(event, name)) is not None}
     if not uses:
         return []
     cls, file = event.cls.rpartition(".")[2], event.cls_site.file
@@ -180,7 +181,7 @@ def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding
             if event.owner != "optimizer"
             else "keep it in self.state[p]: that is what state_dict() saves",
             related=distinct(lines[0], (*lines[1:4], event.taken_site, event.site)),
-            evidence={"names": list(event.names), "owner": event.owner},
+            evidence={"names": list(uses), "owner": event.owner},
             confidence="likely",
             subject=cls,
             iteration=event.iteration,

@@ -15,8 +15,8 @@ statistic that is taken over both.  Tables from arrays are told by their values:
 deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out rows that are trained on are told by
 their numbers, among them those of a split that is drawn anew for each part.
 
-Transforms of scikit-learn are read from the text: fitted on a table that is parted afterwards.  So are those, and the
-program's own with a `fit` that takes statistics, which are fitted on training rows and rows called held out, put
+Transforms of scikit-learn, and the program's own with a `fit` that takes statistics, are read from the text: fitted on
+a table that is parted afterwards, or whose rows' numbers are parted; or on training rows and rows called held out, put
 together.  So are running statistics of the program's own, which a method takes up unless it is told not to: an
 evaluation that ran calls it without telling, and training calls it, too.
 

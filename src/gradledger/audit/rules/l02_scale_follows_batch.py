@@ -26,7 +26,8 @@ until they overflow, at a rate r a step that steps n times smaller would not hav
   that trains, however slowly or noisily, is no alarm.  With Adam a constant factor of the loss changes nothing; in a
   smaller last batch a sum gives each row the weight that it has in the others, which a mean does not.  So batches of
   several sizes under SGD are worth a note (info, which fails no run), and the rest is not reported.  So is a sum
-  over the steps of a sequence or a rollout whose length changes: one mean a step, and no division by how many.
+  over the steps of a sequence or a rollout whose length changes: one mean a step, and no division by how many; or
+  a mean of sums along an axis that does.
 - Both divided by the number of rows, or both averaged; a masked sum divided by the number of valid positions.
 - An explicit weight on one of them: somebody chose it.
 - A sum over parameters (weight decay by hand, the KL of a Bayesian layer), whatever their shape.
@@ -63,14 +64,14 @@ SUMS = 0.9  # of the passes
 _Key = tuple[tuple[str, int], tuple[str, int]]
 
 
-_Kind = Literal["rows", "steps", "shares"]
+_Kind = Literal["rows", "steps", "shares", "each"]
 
 
 @dataclass(slots=True)
 class _Sum:
     """Passes whose loss is a sum, by the line of that sum: the first, how many, and how much they add up.  `kind`:
-    a plain sum over rows; one mean a step; or a sum that is divided by a number other than its own, of which a share
-    of so many elements comes to each."""
+    a plain sum over rows; one mean a step; a sum that is divided by a number other than its own, of which a share
+    of so many elements comes to each; or a mean of sums over so many each."""
 
     event: Backward
     term: Term
@@ -162,6 +163,8 @@ def _summed_in(event: Backward, world: World) -> tuple[Term, int, _Kind] | None:
         return seeded, seeded.batch, "rows"
     if len(graphs) == 1 and _over_a_number(term):
         return term, round(term.elements * abs(term.factor)), "shares"
+    if len(graphs) == 1 and term.reduction == "mean" and term.each > 1 and _bare(term):
+        return term, term.each, "each"
     if all(t.reduction == "mean" and _bare(t) and t.site.key() == term.site.key() for t in graphs):
         return term, len(graphs), "steps"
     return None
@@ -253,7 +256,7 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
                 f"the learning rate {number(rates[0])}, and the run diverges: gradients grew {number(rate)}x a step, "
                 f"from {number(growth.first)} to {number(growth.last)} in {times(growth.steps, 'step')}."
             )
-        elif one.varies() and (one.kind == "shares" or not growth.over):
+        elif one.varies() and (one.kind in ("shares", "each") or not growth.over):
             evidence |= {"fewest": one.fewest, "most": one.most}
             message = _note(one, number(rates[0]))
         else:
@@ -276,7 +279,8 @@ def _summed(one: _Sum, state: State, world: World) -> list[Finding]:
     return []
 
 
-_FIXES = {"steps": "divide by the number of steps", "shares": "divide by how many elements are added up"}
+_ADDED = "divide by how many elements are added up"
+_FIXES = {"steps": "divide by the number of steps", "shares": _ADDED, "each": _ADDED + ": a mean over that axis, too"}
 
 
 def _note(one: _Sum, lr: str) -> str:
@@ -294,13 +298,18 @@ def _note(one: _Sum, lr: str) -> str:
                 f"come to each of them, so at the learning rate {lr} batches with many elements move the weights "
                 f"{further}x as far as those with few."
             )
+        case "each":
+            what = (
+                f"the loss is a mean of sums over {one.fewest} to {one.most} elements each: at the learning rate {lr} "
+                f"long ones move the weights {further}x as far as short ones."
+            )
         case "rows":
             what = (
                 f"the loss is a sum over rows, {one.fewest} to {one.most} of them: steps follow the size of the batch, "
                 f"and at the learning rate {lr} they are up to {one.term.elements * one.most // one.term.batch}x those "
                 "of the mean."
             )
-    each = {"steps": "step", "shares": "element", "rows": "row"}[one.kind]
+    each = {"steps": "step", "shares": "element", "each": "element", "rows": "row"}[one.kind]
     return f"{what}  That is right where each {each} is to weigh the same and the learning rate is made for it."
 
 

@@ -247,7 +247,7 @@ def _used_up(state: State, world: World) -> Iterator[Finding]:
     for found in _iterators.used_up(world, [w.site for w in state.walks.values() if not is_installed(w.site.file)]):
         use = found.use
         inside = use.site.line if use.site.key() != use.loop.key() else 0
-        if "requires_grad" in use.writes and not found.repeated and not _ran(state, use, inside):
+        if "requires_grad" in use.writes and not (found.repeated or found.perhaps or _ran(state, use, inside)):
             yield _nothing_walked(found.name, found.made, use, (), None)
 
 

@@ -35,6 +35,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
   in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
   program's own `step` counts its calls and says at a limit that the episode ended;
+- when what such a `step` gives masks the next value at once, without a memory;
 - when the function that makes the targets joins the two, and masks the next value by the result.
 
 ## Near misses
@@ -61,6 +62,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import (
     _back_in_time,
+    _clocked_masks,
     _half_masked,
     _merged_ends,
     _mixed_ends,
@@ -430,7 +432,19 @@ def _limit(event: Comparison, operand: Operand, carried: bool = False) -> Findin
             confidence="likely",
             iteration=event.iteration,
         )
-    return None
+    return None if carried else _clocked(event, operand)
+
+
+def _clocked(event: Comparison, operand: Operand) -> Finding | None:
+    clocked = _clocked_masks.masked_by_clock(operand.site.file, operand.site.line)
+    if clocked is None:
+        return None
+    message = (
+        f"`step` counts its calls and says at a limit that the episode ended: `{clocked.flag}` (line {clocked.taken}) "
+        "masks the value of a state in which only the time ran out, and which would have had a future."
+    )
+    fix = "give the time limit apart from the end; mask by the end, and reset at either"
+    return _found(event, operand, clocked.line, (clocked.taken,), message, fix)
 
 
 def not_checked(state: State, world: World) -> str | None:

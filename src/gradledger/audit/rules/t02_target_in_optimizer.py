@@ -11,9 +11,10 @@ or weight decay.  The target is no longer the delayed copy that the method rests
 ## How it is found
 A module whose output is the bootstrap or teacher side of a comparison with another network, that is a copy of this
 network or is written from it, never stands on the prediction side itself, and whose parameters an optimizer holds and
-steps.  Or one that a soft update draws towards this network: predictions of its own, too, do not make it a network that
-is meant to train.  Or a module that is written from a network at nearly every step and sits, unfrozen, in the optimizer
-of this network, although nothing has moved it so far (warning).
+steps.  Or one that a soft update draws towards this network: predictions of its own, too, do not make it a network
+that is meant to train.  Or a module that is written from a network at nearly every step, or drawn towards it again and
+again, and sits, unfrozen, in the optimizer of this network, although no gradient has come to it: an error where its
+steps move it nevertheless, else a warning.
 
 ## Near misses
 - A frozen target in the optimizer, which cannot move; unless the optimizer is one that decays all that it holds.
@@ -147,8 +148,8 @@ def _drawn(link: Link) -> bool:
 
 
 def _idle_targets(state: State, world: World, told: set[int]) -> list[_Target]:
-    """Copies that nothing has moved yet: written from a network at nearly every step, and held, unfrozen, by the very
-    optimizer that trains this network."""
+    """Copies that no gradient has moved yet: written from a network at nearly every step, or drawn towards it again and
+    again, and held, unfrozen, by the very optimizer that trains this network."""
     found = []
     for link in links(world):
         source, target = tree(link.source, world), tree(link.target, world) - tree(link.source, world)
@@ -158,7 +159,9 @@ def _idle_targets(state: State, world: World, told: set[int]) -> list[_Target]:
         holders = {o for t in held for o in world.holders(t)}
         optimizers = [world.optimizer(o) for o in holders if any(o in world.holders(t) for t in source)]
         written = {t for _, t in link.pairs}
-        if held <= written and any(2 * link.count >= o.steps >= FEW for o in optimizers):
+        # (of a long run not every copy is seen)
+        steady = any(2 * link.count >= o.steps >= FEW for o in optimizers)
+        if held <= written and optimizers and (steady or _drawn(link)):
             found.append(_Target(link.target, link.source, link, link.site, IDLE))
     return found
 

@@ -46,6 +46,7 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (RankParameters,)
 KEPT = 2000
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP"})
+_SENDS = frozenset({"broadcast", "broadcast_object_list"})
 _SEEDS = frozenset({"manual_seed", "seed_everything", "set_seed"})
 
 
@@ -103,7 +104,7 @@ def _compare(a: RankParameters, b: RankParameters, step: int) -> Finding | None:
         f"{times(len(chosen), 'parameter')} of {len(a.shapes)} differ between ranks {a.rank} and {b.rank} {since}, "
         f"{why}.",
         "wrap the whole model in DistributedDataParallel, or broadcast the parameters of rank 0 before the first step",
-        related=distinct(a.site, (a.made_site, *_seeds(a.made_site))),
+        related=distinct(a.site, (*_made(a, chosen), *_seeds(a.made_site))),
         evidence={
             "ranks": [a.rank, b.rank],
             "step": step,
@@ -115,10 +116,17 @@ def _compare(a: RankParameters, b: RankParameters, step: int) -> Finding | None:
     )
 
 
+def _made(event: RankParameters, chosen: list[int]) -> list[Site]:
+    """Where the modules of those parameters were made, and the lines that led there."""
+    places = dict.fromkeys(event.made_at[i] for i in chosen if i < len(event.made_at))
+    made = [event.made[at] for at in places if at >= 0][:2] or [event.made_site]
+    return [place for site in made for place in (site, *site.above(2))]
+
+
 def _seeds(built: Site) -> list[Site]:
-    """Lines that seed, in the file that builds the optimizer: models of several ranks begin alike by one seed.  And
-    those that wrap the model, after which each rank writes for itself."""
-    lines = [*lines_calling(built.file, _SEEDS)[:4], *lines_calling(built.file, _WRAPPERS)[:2]]
+    """Lines that seed, in the file that builds the model: models of several ranks begin alike by one seed.  And those
+    that wrap the model or send it around, after which each rank writes for itself."""
+    lines = [line for names in (_SEEDS, _WRAPPERS, _SENDS) for line in lines_calling(built.file, names)[:3]]
     return [Site(built.file, line, "") for line in lines]
 
 

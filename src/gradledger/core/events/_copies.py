@@ -124,8 +124,9 @@ class StateLoaded(Event):
 class NotPutBack(Event):
     """Before the first step after `module` was filled from a file (on this line): an object of the program's class
     `cls`, made anew, has in `names` the values that it had right after the load, and others than the object that stood
-    in its place when the state was taken, at `taken_site`.  `owner`: "module", "optimizer" or "object"; `cls_site`: a
-    method of the class; `arrays`: those of `names` that are arrays or tensors."""
+    in its place when the state was taken, at `taken_site`.  `moved`: those that differed, too, and have been given
+    another value since, that is not the one of then.  `owner`: "module", "optimizer" or "object"; `cls_site`: a method
+    of the class; `arrays`: those of both that are arrays or tensors."""
 
     KIND: ClassVar[str] = "not_put_back"
     module: int
@@ -135,6 +136,7 @@ class NotPutBack(Event):
     cls_site: Site
     taken_site: Site
     arrays: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

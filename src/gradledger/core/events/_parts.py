@@ -97,7 +97,8 @@ class Term:
     `reduction`: "mean", "sum", "none" or "" (unknown) of the innermost reduction, over `elements` elements with `batch`
     rows; `divided`: it is divided or multiplied by a tensor that is a count or weight without graph (a normalisation).
     `own_count`: the sum is divided by the number of its own elements that a mask leaves, which makes it a mean over
-    them (0: it is not; `elements` of a mean are those that count).
+    them (0: it is not; `elements` of a mean are those that count).  `each`: every one of those that are averaged is a
+    sum over so many.
     `penalty_of_grad`: its value depends on a result of autograd.grad taken without create_graph (site in `cut`).
     """
 
@@ -118,6 +119,7 @@ class Term:
     penalty_of_grad: bool = False
     node: int = 0
     own_count: int = 0
+    each: int = 0
 
 
 @dataclass(frozen=True, slots=True)

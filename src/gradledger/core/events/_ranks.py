@@ -61,7 +61,8 @@ class RankLoss(Event):
 class RankParameters(Event):
     """An optimizer of one rank is about to take its `step`-th step.  Of each parameter: shape, digest of its values,
     and whether its gradient was averaged over ranks.  `exchanged`: other values than gradients travel between ranks;
-    `sharded_data`: a DistributedSampler splits the data; `made_site`: where the optimizer was built."""
+    `sharded_data`: a DistributedSampler splits the data; `made_site`: where the first parameter's module was made.
+    `made`: the lines where any were, and `made_at`: which of these, of each parameter (-1: not known)."""
 
     KIND: ClassVar[str] = "rank_parameters"
     rank: int
@@ -74,6 +75,8 @@ class RankParameters(Event):
     exchanged: bool
     sharded_data: bool
     made_site: Site
+    made: tuple[Site, ...] = ()
+    made_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

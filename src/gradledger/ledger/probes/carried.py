@@ -45,9 +45,10 @@ class _Probe:
         # from the last load on: what one of several puts back was not there yet when the first was done
         for number, line, left in reversed(waiting):
             for one in left:
-                names = one.still()
-                if names and (one.carried.cls, names) not in self.told and len(self.told) < TOLD:
-                    self.told.add((one.carried.cls, names))
+                names, moved = one.still()
+                told = one.carried.cls, (*names, *moved)
+                if told[1] and told not in self.told and len(self.told) < TOLD:
+                    self.told.add(told)
                     self.recorder.emit(
                         NotPutBack,
                         line,
@@ -57,7 +58,8 @@ class _Probe:
                         names=names,
                         cls_site=one.carried.site,
                         taken_site=one.taken,
-                        arrays=tuple(n for n in names if not isinstance(one.carried.values[n], float)),
+                        arrays=tuple(n for n in told[1] if not isinstance(one.carried.values[n], float)),
+                        moved=moved,
                     )
 
     def _leaves(self, number: int, line: Site, then: Around) -> None:

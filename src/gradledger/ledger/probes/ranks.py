@@ -26,6 +26,7 @@ from gradledger.ledger._session import Session
 BATCHES = 4  # of one pass
 PASSES = 3
 PARAMETERS = 64
+LINES = 16  # of the program, where those were made
 SENT = 64  # tensors that travelled, of one iteration
 SMALL = 16  # elements: losses and metrics that are averaged for a log
 _MOVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "send", "recv")
@@ -96,6 +97,8 @@ class _Probe:
         if step & (step - 1) and step > 3:
             return
         chosen = tensors[:PARAMETERS]
+        sites = [self._made(t) for t in chosen]
+        made = list(dict.fromkeys(s for s in sites if s.file))[:LINES]
         self.recorder.emit(
             RankParameters,
             site,
@@ -108,7 +111,9 @@ class _Probe:
             averaged=tuple(flat or self._travelled(t, moved) for t in chosen),
             exchanged=self.exchanged,
             sharded_data=self.sharded,
-            made_site=self._made(chosen[0]),
+            made_site=sites[0],
+            made=tuple(made),
+            made_at=tuple(made.index(s) if s in made else -1 for s in sites),
         )
 
     def _travelled(self, parameter: torch.Tensor, moved: dict[int, int]) -> bool:
