@@ -3,6 +3,8 @@ accounts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from harness import watching
@@ -192,3 +194,52 @@ def test_frozen_parameters_are_said_to_be_frozen() -> None:
         loss_of(model).backward()
         optimizer.step()
     assert {v.frozen for v in w.all(Step)[0].lives} == {False, True}
+
+
+def _halved(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad /= 2
+
+
+def _by_list(model: nn.Module) -> None:
+    torch._foreach_mul_([p.grad for p in model.parameters()], 0.25)
+
+
+def _twice(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad.div_(4).mul_(3)
+
+
+def _by_a_tensor(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad.mul_(torch.tensor(0.5))
+
+
+def _with_noise(model: nn.Module) -> None:
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad.div_(4)
+        p.grad.add_(torch.randn_like(p.grad))
+
+
+@pytest.mark.parametrize(
+    ("change", "factor"),
+    [(_halved, 0.5), (_by_list, 0.25), (_twice, 0.75), (_by_a_tensor, None), (_with_noise, None)],
+)
+def test_what_gradients_are_multiplied_by_is_told(change: Callable[..., None], factor: float | None) -> None:
+    with watching() as w:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss_of(model).backward()
+            change(model)
+            optimizer.step()
+            optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()  # as they are
+    lives = [s.lives for s in w.all(Step)]
+    assert [[life.scaled for life in one] for one in lives] == [[factor]] * 3 + [[None]]
+    assert [one[0].rescaled for one in lives] == [True] * 3 + [False]

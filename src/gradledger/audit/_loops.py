@@ -90,6 +90,17 @@ def enclosing_function(file: str, line: int) -> Function | None:
     return found
 
 
+def conditions_around(site: Site, above: int = 1) -> list[Site]:
+    """The innermost `if` around a line, and those around the lines that called its function."""
+    found = []
+    for frame in (Frame(site.file, site.line, site.function), *site.callers[:above]):
+        tree = parsed(frame.file)
+        around = [n for n in _enclosing(tree, frame.line) if isinstance(n, (*_FUNCTIONS, ast.If))] if tree else []
+        if around and isinstance(around[-1], ast.If) and around[-1].lineno < frame.line:
+            found.append(Site(frame.file, around[-1].lineno, frame.function))
+    return found
+
+
 def calls_at(file: str, line: int) -> list[ast.Call]:
     """Calls whose expression covers the line, outermost first."""
     tree = parsed(file)

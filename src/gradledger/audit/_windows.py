@@ -12,12 +12,14 @@ from gradledger.core import events as ev
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`passes`: the reverse passes of one window, oldest first, as far as they are remembered; `size`: how many."""
+    """`passes`: the reverse passes of one window, oldest first, as far as they are remembered; `size`: how many.
+    `rescaled`: the program has changed the gradients since; `scaled`: by this factor, when that is known."""
 
     path: Path
     passes: tuple[ev.Backward, ...]
     size: int
     rescaled: bool
+    scaled: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def window_of(step: ev.Step, world: World) -> Window | None:
         if any(f != filled[0] for f in filled):
             return None  # several heads or experts: different losses that share a line
     size = len(mine) + (widest.omitted if len(mine) == len(known) else 0)
-    return Window(path, mine, size, any(life.rescaled for life in step.lives))
+    return Window(path, mine, size, any(life.rescaled for life in step.lives), widest.scaled)
 
 
 MOST_PASSES = 64  # that a sum is divided by, beside its own count

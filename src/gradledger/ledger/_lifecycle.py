@@ -37,6 +37,8 @@ class Leaf:
     drifted: bool = False  # ... and that step wrote into it
     before: torch.Tensor | None = None
     before_version: int = 0
+    scaled: float = 1.0  # what the program multiplied the gradient by since the last fill, up to this version of it
+    scaled_version: int = -1
 
     def empty(self) -> None:
         self.fills = []
@@ -64,6 +66,7 @@ class Lifecycle:
         self.recorder = recorder
         self.leaves: dict[int, Leaf] = {}
         self.latest = 0  # the last reverse pass that wrote gradients
+        self.by_grad: tuple[tuple[int, int], dict[int, Leaf]] = ((-1, -1), {})
 
     def follow(self, tensor: torch.Tensor) -> Leaf:
         """Start to follow a leaf (again: no effect)."""
@@ -204,7 +207,7 @@ class Lifecycle:
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
-        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool, bool], list[int]] = {}
+        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool, bool, float | None], list[int]] = {}
         gone: list[Leaf] = []
         order: list[tuple[Leaf, torch.Tensor]] = []
         for tensor in tensors:
@@ -225,7 +228,9 @@ class Lifecycle:
             rescaled = kind == "filled" and grad is not None and grad._version != leaf.version
             drifted, leaf.drifted = leaf.drifted, False
             moved = _moved(leaf, tensor, kind)
-            key = (kind, leaf.history(), not tensor.requires_grad, moved, leaf.omitted, rescaled, drifted)
+            known = rescaled and grad is not None and grad._version == leaf.scaled_version
+            scaled = leaf.scaled if known else None
+            key = (kind, leaf.history(), not tensor.requires_grad, moved, leaf.omitted, rescaled, drifted, scaled)
             groups.setdefault(key, []).append(leaf.number)
         return tuple(Life(tuple(numbers), *key) for key, numbers in groups.items()), lost
 
@@ -247,6 +252,21 @@ class Lifecycle:
                     leaf.grad = None if grad is None else Ref(grad)
                     if grad is None:
                         leaf.empty()
+
+    def multiplied(self, grad: torch.Tensor, by: float) -> None:
+        """The program has just multiplied a gradient in place by a plain number."""
+        now = (self.recorder.iteration, self.recorder.backwards)
+        if self.by_grad[0] != now:
+            grads = ((leaf, leaf.grad() if leaf.grad is not None else None) for leaf in self.leaves.values())
+            self.by_grad = now, {id(g): leaf for leaf, g in grads if g is not None}
+        leaf = self.by_grad[1].get(id(grad))
+        if leaf is None or leaf.grad is None or leaf.grad() is not grad:
+            return
+        before = grad._version - 1
+        if before not in (leaf.version, leaf.scaled_version):
+            return
+        leaf.scaled = by if before == leaf.version else leaf.scaled * by
+        leaf.scaled_version = grad._version
 
     def changed_by_torch(self, tensors: Iterable[torch.Tensor]) -> None:
         """Clipping or a scaler has just changed these gradients in place: not the program's own rescaling."""

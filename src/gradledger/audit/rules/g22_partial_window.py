@@ -12,7 +12,8 @@ than the others, the first of them taken at older weights.  Wrong divisor: the l
 ## How it is found
 The size of a window is counted at each step.  When a pass over the training loader begins while reverse passes stand
 unused, the step that finally uses them has another size than regular windows; or a clear throws fewer than k of them
-away, epoch after epoch; or a smaller window carries the constant factor 1/k of full ones.
+away, epoch after epoch; or a smaller window carries the constant factor 1/k of full ones.  A factor is one of the loss,
+or one that the program multiplies the gradients by, in place, before the step.
 
 ## Near misses
 - Windows that divide evenly, and a last window that is stepped and divided by its own size.
@@ -29,6 +30,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from gradledger.audit._cycle import Path, loss_word, optimizer_word, path_of
+from gradledger.audit._loops import conditions_around
 from gradledger.audit._phrases import distinct, number, times
 from gradledger.audit._windows import Window, weight_of, window_of
 from gradledger.audit.rule import Finding, Rule
@@ -112,7 +114,7 @@ def _step(state: State, event: Step, world: World) -> None:
             return
         line = state.lines[key] = _Line(window.passes[0].site, event.site, event.iteration)
     left = sum(b.backward in state.pending for b in window.passes)
-    line.rescaled += window.rescaled
+    line.rescaled += window.rescaled and window.scaled is None and all(b.detailed for b in window.passes)
     if left:
         line.crossing[window.size] += 1
         line.leftovers[left] += 1
@@ -122,7 +124,10 @@ def _step(state: State, event: Step, world: World) -> None:
 
 
 def _weigh(line: _Line, window: Window) -> None:
-    factors = [w.factor for b in window.passes if (w := weight_of(b)) is not None and not w.divided]
+    if window.rescaled and window.scaled is None:
+        return
+    own = window.scaled or 1.0
+    factors = [own * w.factor for b in window.passes if (w := weight_of(b)) is not None and not w.divided]
     if factors and len(set(factors)) == 1:
         line.factors.setdefault(window.size, Counter())[round(factors[0], 9)] += 1
 
@@ -173,8 +178,8 @@ def _judge(line: _Line, world: World) -> Finding | None:
             "G22", "error", line.step,
             f"{left} of every {k} micro-batches are left over at the end of an epoch and leak into the first step of "
             f"the next: {times(sum(leaked.values()), 'step')} of `{word}` used {size} instead of {k}.",
-            fix, related=distinct(line.step, (line.site,)), evidence=evidence, count=sum(leaked.values()), subject=word,
-            iteration=line.first,
+            fix, related=distinct(line.step, (line.site, *conditions_around(line.step))), evidence=evidence,
+            count=sum(leaked.values()), subject=word, iteration=line.first,
         )  # fmt: skip
     if sum(thrown.values()) >= 2 and 2 * sum(thrown.values()) <= 2 * steps:
         size = max(thrown)
@@ -205,8 +210,8 @@ def _leaks_unseen(line: _Line, word: str, fix: str, evidence: dict[str, int | fl
             "G22", "error", line.step,
             f"{times(count, 'step')} of `{word}` used {size} micro-batches that were each divided by {k}: {size - k} "
             "of them were left over when the epoch before ended.",
-            fix, related=distinct(line.step, (line.site,)), evidence=evidence, count=count, subject=word,
-            iteration=line.first,
+            fix, related=distinct(line.step, (line.site, *conditions_around(line.step))), evidence=evidence,
+            count=count, subject=word, iteration=line.first,
         )  # fmt: skip
     return None
 

@@ -22,6 +22,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when it is a running product of flags over the rows of the batch, in place of the steps of time;
 - when a loop back through time reads `done[t]` beside `value[t + 1]`, although the flag of the last step is another
   variable: flags that were kept before the step belong to `t + 1`;
+- when a loop back through time masks what comes after step t by the flag of an episode's first step at t, in place of
+  that at t + 1;
 - when the loop reads `done[t]` beside `value[t + 1]`, and the rollout keeps the flag before it makes the step;
 - when it masks the next value by `done[t + 1]`, and carries its sum through the ends of a rollout unmasked;
 - when it carries its sum with a discount of each step that is 0 at ends, and multiplies the next value by a plain one;
@@ -69,6 +71,7 @@ from gradledger.audit import (
     _n_steps,
     _none_kept,
     _rollouts,
+    _starts,
     _terminals,
     _time_limits,
 )
@@ -176,6 +179,14 @@ def _loop(event: Comparison, operand: Operand) -> Finding | None:
         )
         fix = f"read `{early.flag}` at the same index as the next value; after the last step, the step's own flag"
         return _found(event, operand, early.line, (early.kept, early.step), message, fix)
+    own = _starts.cut_by_own_start(file, line)
+    if own is not None:
+        message = (
+            f"`{own.flag}` says where an episode begins, and masks here what comes after the step itself: the last "
+            "step of an episode takes the value of the next one's first state, and every first step loses its future."
+        )
+        fix = f"mask what comes after step t by `{own.flag}` of t + 1"
+        return _found(event, operand, own.line, (own.made,) if own.made else (), message, fix)
     left = _rollouts.plain_discount(file, line)
     if left is not None:
         message = (

@@ -35,6 +35,7 @@ class Life:
     Of a long history `fills` keeps the four oldest and the eight newest; `omitted` counts those left out between.
     `rescaled`: the program changed the gradient in place after the last fill (clipping and scalers not counted).
     `drifted`: the optimizer's own last step wrote into them although there was no gradient.
+    `scaled`: what the program multiplied the gradient by since, when that was all it did (None: else, or not seen).
     """
 
     tensors: tuple[int, ...]
@@ -45,6 +46,7 @@ class Life:
     omitted: int = 0
     rescaled: bool = False
     drifted: bool = False
+    scaled: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
