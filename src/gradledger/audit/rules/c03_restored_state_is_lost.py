@@ -85,7 +85,7 @@ class State:
     count: Counter[tuple[str, int]] = field(default_factory=Counter)
     called: dict[int, ModuleCalled] = field(default_factory=dict)  # module -> its latest call without a graph
     unsaved: dict[tuple[int, str], StateLoaded] = field(default_factory=dict)  # (module, path) that a load left apart
-    used: set[int] = field(default_factory=set)  # modules of those, called since
+    used: set[int] = field(default_factory=set)  # modules that were called since
     left: list[NotPutBack] = field(default_factory=list)
     leaves: list[LeavesNotPutBack] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, ModuleCalled):
         if not event.output_has_graph and (event.module in state.called or len(state.called) < KEPT):
             state.called[event.module] = event
-        if any(module == event.module for module, _ in state.unsaved):
+        if state.unsaved and len(state.used) < 8 * KEPT:
             state.used.add(event.module)
         return
     if isinstance(event, NotPutBack):
@@ -198,7 +198,9 @@ def _unsaved(state: State, world: World) -> list[Finding]:
         for part in above:
             owner = world.module(owner).children.get(part) if owner is not None else None
         tensor = world.module(owner).tensors.get(name) if owner is not None else None
-        if tensor is None or world.tensor(tensor).role != "buffer" or module not in state.used:
+        if tensor is None or owner is None or world.tensor(tensor).role != "buffer":
+            continue
+        if state.used.isdisjoint({owner, *world.ancestors(owner)}):
             continue
         if _CACHE.search(name) or _resumes.another_kind(load, world):
             continue
