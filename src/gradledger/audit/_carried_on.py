@@ -18,6 +18,8 @@ from gradledger.audit._source import source_lines
 from gradledger.core.events import NotPutBack
 
 _RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
+_STATES = re.compile(r"[gs]et_(rng_)?state\b|[gs]etstate\b|bit_generator\b|pickle|__dict__")
+_SEEDS = re.compile(r"seed|set_state")
 _UNNAMED = re.compile(r"__dict__|\bsetattr\(|\bvars\(|pickle|__setstate__|set_extra_state")
 _ANEW = frozenset({"copy_", "zero_", "fill_"})
 _LISTS = re.compile(r"_foreach_\w+_$")  # in place
@@ -58,6 +60,44 @@ def use_of(event: NotPutBack, name: str) -> Use | None:
     normalises = event.owner == "object" and use.taken_in and use.mixed_in and name in event.arrays
     restored = name in event.moved and (use.restored or _by_any_name(event.cls_site.file))
     return use if use.carried and not (use.anew or restored) and (use.felt or normalises) else None
+
+
+def draws_anew(event: NotPutBack, name: str) -> tuple[int, list[int]] | None:
+    """Of a generator that its class makes with a seed: the line, and those that draw from it.  None when the program
+    seeds it again, puts its state back, or keeps the state of any."""
+    tree = parsed(event.cls_site.file)
+    cls = _class(tree, event) if tree is not None else None
+    if tree is None or cls is None or any(_STATES.search(line) for line in source_lines(event.cls_site.file)):
+        return None
+    made, drawn = 0, list[int]()
+    for method in _methods(tree, cls):
+        me = method.args.args[0].arg
+        for node in walk(method):
+            if isinstance(node, ast.Assign) and any(_is_own(t, me, name) for t in node.targets):
+                if method.name != "__init__" or _is_unseeded(node.value):
+                    return None
+                made = node.lineno
+            elif isinstance(node, ast.Call) and any(_is_own(part, me, name) for part in _given_to(node)):
+                if isinstance(node.func, ast.Attribute) and _SEEDS.search(node.func.attr):
+                    return None
+                if method.name != "__init__":
+                    drawn.append(node.lineno)
+    return (made, drawn) if made and drawn else None
+
+
+def _is_unseeded(made: ast.expr) -> bool:
+    """`default_rng()`, `Random()`: other numbers each time, where a `torch.Generator()` has a seed from the start."""
+    return isinstance(made, ast.Call) and not made.args and last_name(made.func) in ("default_rng", "Random")
+
+
+def _given_to(call: ast.Call) -> list[ast.expr]:
+    """What a call is given, and whose method it is."""
+    owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [*call.args, *(k.value for k in call.keywords), *owner]
+
+
+def _is_own(node: ast.AST, me: str, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name and last_name(node.value) == me
 
 
 def _by_any_name(file: str) -> bool:

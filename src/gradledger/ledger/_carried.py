@@ -10,6 +10,7 @@ program is kept alive.
 from __future__ import annotations
 
 import math
+import random
 import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ MAX_AROUND = 256  # names of one frame
 MAX_DEPTH = 3
 LOOKED = 8
 MAX_HELD = 1000  # tensors of one optimizer
+GENERATOR = "generator"
 NEARLY = 1e-5  # a value that went through a logarithm, or a file of text
 
 _made_by: weakref.WeakKeyDictionary[type, Site] = weakref.WeakKeyDictionary()
@@ -160,14 +162,31 @@ def _print(value: Any, owner: str) -> Hashable | None:
             return None
         flat = value.reshape(-1)
         return ("array", value.shape, *(float(v) for v in flat[:: max(1, value.size // LOOKED)][:LOOKED].tolist()))
-    if owner == "module":
-        return None
+    drawing = _of_generator(value)
+    if drawing is not None or owner == "module":
+        return drawing
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
     if type(value) in (list, tuple, dict) and 0 < len(value) <= MAX_NAMES:
         tensors = [_of_tensor(v) for v in (value.values() if isinstance(value, dict) else value)]
         return None if None in tensors else ("tensors", *tensors)
     return None
+
+
+def _of_generator(value: Any) -> Hashable | None:
+    """Where in its numbers a generator stands."""
+    if isinstance(value, torch.Generator):
+        return (GENERATOR, hash(value.get_state().numpy().tobytes())) if value.device.type == "cpu" else None
+    if isinstance(value, numpy.random.Generator):
+        return GENERATOR, hash(repr(value.bit_generator.state))
+    if type(value) is random.Random:
+        return GENERATOR, hash(value.getstate())
+    return None
+
+
+def draws(seen: Hashable) -> bool:
+    """Whether a print is that of a generator."""
+    return isinstance(seen, tuple) and seen[0] == GENERATOR
 
 
 def _of_tensor(value: Any) -> Hashable | None:

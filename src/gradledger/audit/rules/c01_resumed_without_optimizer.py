@@ -17,12 +17,15 @@ the optimizer is made just like the one before (or the file has its state).  An 
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
 state comes back, and the next file that is written says less, or just as many as the steps made since: the loop counts
-from the start.  Or when the file holds a count that the program computes with, and nowhere says its name again.
+from the start.  Or when the file holds a count that the program computes with, and nowhere says its name again.  And
+(warning) when all comes back but where a generator of the program's own stood: made anew with its seed, it gives the
+batches and the noise of the first steps once more.
 
 ## Near misses
 - Fine-tuning from pretrained weights: a new optimizer is right.
 - Loading for evaluation only; plain SGD, which keeps nothing.
 - Moments that the program puts into `optimizer.state` itself.
+- A generator that is seeded anew for each epoch, or whose state comes back; torch's own global one.
 - A stage of its own that counts from the start, and asks no file how far the one before was.
 - An average that is made anew, or overwritten, after the load.
 - Going back to the best epoch within one run, with the optimizer that is there.
@@ -34,14 +37,16 @@ them.
 
 from __future__ import annotations
 
-from gradledger.audit import _resumes
+from dataclasses import dataclass, field
+
+from gradledger.audit import _carried_on, _resumes
 from gradledger.audit._loops import loops_around
 from gradledger.audit._phrases import distinct
 from gradledger.audit._records import CopyLink, OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Event, FileTouched
+from gradledger.core.events import Event, FileTouched, NotPutBack
 from gradledger.core.site import NOWHERE, Site
 
 RULE = Rule(
@@ -50,18 +55,67 @@ RULE = Rule(
     "checkpoint",
     "A resumed run restores the weights but not the optimizer's state, and goes on as a beginner.",
 )
-LISTENS = _resumes.LISTENS
+LISTENS: tuple[type[Event], ...] = (*_resumes.LISTENS, NotPutBack)
+KEPT = 64
 
 
-def init() -> Resumes:
-    return Resumes()
+@dataclass(slots=True)
+class State:
+    """The resumes, and generators that were made anew."""
+
+    resumes: Resumes = field(default_factory=Resumes)
+    drawing: list[NotPutBack] = field(default_factory=list)
 
 
-def update(state: Resumes, event: Event, world: World) -> None:
-    _resumes.update(state, event, world)
+def init() -> State:
+    return State()
 
 
-def finish(state: Resumes, world: World) -> list[Finding]:
+def update(state: State, event: Event, world: World) -> None:
+    if not isinstance(event, NotPutBack):
+        _resumes.update(state.resumes, event, world)
+    elif event.generators and len(state.drawing) < KEPT:
+        state.drawing.append(event)
+
+
+def finish(state: State, world: World) -> list[Finding]:
+    return _begun(state.resumes, world) or [f for one in state.drawing for f in _drawn_anew(state.resumes, one, world)]
+
+
+def _drawn_anew(state: Resumes, event: NotPutBack, world: World) -> list[Finding]:
+    """A run that goes on with everything but its own random numbers, which begin again."""
+    load = state.loads.get(event.module)
+    if load is None or "optimizer" not in load.held or not _resumes.means_to_resume(load, world):
+        return []
+    found = []
+    for name in event.generators:
+        drawn = _carried_on.draws_anew(event, name)
+        if drawn is not None:
+            made, lines = drawn
+            file, cls = event.cls_site.file, event.cls.rpartition(".")[2]
+            found.append(
+                Finding(
+                    "C1",
+                    "warning",
+                    Site(file, made, "__init__"),
+                    f"`{name}` of `{cls}` is made with its seed again, and the state that line {event.taken_site.line} "
+                    f"saves does not say where it stood: after the load on line {event.site.line} it draws the numbers "
+                    "of the first steps once more.",
+                    f"save {name}.get_state() beside the weights, and {name}.set_state(...) after the load",
+                    related=distinct(
+                        Site(file, made, ""),
+                        (event.taken_site, event.site, *(Site(file, line, "") for line in lines[:3])),
+                    ),
+                    evidence={"generator": name, "file_holds": sorted(load.held)},
+                    confidence="likely",
+                    subject=name,
+                    iteration=event.iteration,
+                )
+            )
+    return found[:1]
+
+
+def _begun(state: Resumes, world: World) -> list[Finding]:
     found: list[Finding] = []
     for load, optimizer in _resumes.begun_anew(state, world):
         before = _resumes.twin(optimizer, load, world)
@@ -198,5 +252,5 @@ def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, s
     )
 
 
-def not_checked(state: Resumes, world: World) -> str | None:
-    return None if state.loads else "no module was filled from a file"
+def not_checked(state: State, world: World) -> str | None:
+    return None if state.resumes.loads else "no module was filled from a file"

@@ -126,7 +126,7 @@ class NotPutBack(Event):
     `cls`, made anew, has in `names` the values that it had right after the load, and others than the object that stood
     in its place when the state was taken, at `taken_site`.  `moved`: those that differed, too, and have been given
     another value since, that is not the one of then.  `owner`: "module", "optimizer" or "object"; `cls_site`: a method
-    of the class; `arrays`: those of both that are arrays or tensors."""
+    of the class; `arrays`: those of both that are arrays or tensors; `generators`: that draw random numbers."""
 
     KIND: ClassVar[str] = "not_put_back"
     module: int
@@ -137,6 +137,7 @@ class NotPutBack(Event):
     taken_site: Site
     arrays: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

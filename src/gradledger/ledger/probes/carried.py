@@ -7,7 +7,7 @@ import torch
 
 from gradledger.core.events import LeavesNotPutBack, NotPutBack
 from gradledger.core.site import Site
-from gradledger.ledger._carried import Around, Lost, around, leaves_lost, leaves_of, lost
+from gradledger.ledger._carried import Around, Lost, around, draws, leaves_lost, leaves_of, lost
 from gradledger.ledger._patch import Undo
 from gradledger.ledger._registry import tree_tensors
 from gradledger.ledger._session import Session
@@ -60,6 +60,7 @@ class _Probe:
                         taken_site=one.taken,
                         arrays=tuple(n for n in told[1] if not isinstance(one.carried.values[n], float)),
                         moved=moved,
+                        generators=tuple(n for n in told[1] if draws(one.carried.values[n])),
                     )
 
     def _leaves(self, number: int, line: Site, then: Around) -> None:
