@@ -12,19 +12,21 @@ from gradledger.core.site import Site
 
 _MOST = 10
 _HOPS = 2
+_DATA = frozenset({"__getitem__", "__iter__"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def made_at(site: Site) -> tuple[Site, ...]:
     """Lines that give the names on the line of `site` their values, in the function around it; of values that come
-    from functions of the same file, what these return or yield, and their first lines; then the same of the names that
-    those lines use."""
+    from functions of the same file, what these return or yield, and their first lines, and what its data sets give;
+    then the same of the names that those lines use."""
     lines: dict[int, None] = {}
-    for line, functions in _steps(site):
+    for line, functions in _steps(site, data=True):
         lines[line] = None
         for function in functions:
-            lines[function.lineno] = None
+            if function.name not in _DATA:
+                lines[function.lineno] = None
             lines.update(dict.fromkeys(_gives(function)))
     return tuple(Site(site.file, line, site.function) for line in list(lines)[:_MOST])
 
@@ -34,9 +36,9 @@ def makers(site: Site) -> list[_Function]:
     return list(dict.fromkeys(function for _, functions in _steps(site) for function in functions))
 
 
-def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
+def _steps(site: Site, data: bool = False) -> Iterator[tuple[int, list[_Function]]]:
     """Lines that bind names which the line of `site` uses, or which such a line does, and the functions called there;
-    nearest first."""
+    nearest first.  `data`: and of classes that are made there, the methods that give items."""
     tree = parsed(site.file) if site.file else None
     if tree is None:
         return
@@ -44,6 +46,7 @@ def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
     scope = [n for n in walk(own if own is not None else tree) if hasattr(n, "lineno")]
     scope = [n for n in scope if enclosing_function(site.file, n.lineno) is own]  # and not the functions inside
     functions = {n.name: n for n in walk(tree) if isinstance(n, _FUNCTIONS)}
+    classes = {n.name: n for n in walk(tree) if isinstance(n, ast.ClassDef)} if data else {}
     binds = [n for n in scope if isinstance(n, (ast.Assign, ast.For))]
     names = {n.id for n in scope if isinstance(n, ast.Name) and n.lineno == site.line and isinstance(n.ctx, ast.Load)}
     known: set[str] = set()
@@ -55,8 +58,10 @@ def _steps(site: Site) -> Iterator[tuple[int, list[_Function]]]:
             value = node.value if isinstance(node, ast.Assign) else node.iter
             if not {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)} & names:
                 continue
-            called = [functions.get(last_name(n.func)) for n in walk(value) if isinstance(n, ast.Call)]
-            yield node.lineno, [f for f in called if f is not None and f is not own]
+            called = [last_name(n.func) for n in walk(value) if isinstance(n, ast.Call)]
+            found = [functions[name] for name in called if name in functions and functions[name] is not own]
+            given = [part for name in called if name in classes for part in classes[name].body]
+            yield node.lineno, found + [p for p in given if isinstance(p, _FUNCTIONS) and p.name in _DATA]
             more |= {n.id for n in walk(value) if isinstance(n, ast.Name)}
         names = more - known
 
@@ -90,7 +95,7 @@ def _asks(node: ast.expr) -> bool:
 
 def _gives(function: _Function) -> list[int]:
     """Lines of what a function returns or yields, and of the assignments to names in it."""
-    given = [n for n in walk(function) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
+    given = [n for n in walk(function) if isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) and n.value]
     names = {n.id for g in given for n in walk(g) if isinstance(n, ast.Name)}
     made = [
         n.lineno

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from gradledger.audit._code import last_name, parsed, walk, words
-from gradledger.audit._loops import Function, calls_at, meanings
+from gradledger.audit._loops import Function, calls_at, enclosing_function, meanings
 from gradledger.core.site import Site
 
 _ENTRIES = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
@@ -43,6 +43,14 @@ def _classes(file: str, line: int) -> Iterator[ast.ClassDef]:
             fetches = any(isinstance(part, ast.FunctionDef) and part.name in _ENTRIES for part in node.body)
             if node.lineno <= line <= (node.end_lineno or node.lineno) or (not line and fetches):
                 yield node
+
+
+def seeding_lines(reader: Site) -> list[Site]:
+    """Lines that make or seed a generator in the function that a worker reads from."""
+    function = enclosing_function(reader.file, reader.line) if reader.file else None
+    calls = (n for n in walk(function) if isinstance(n, ast.Call)) if function is not None else ()
+    made = [n for n in calls if last_name(n.func) in (*_MAKES, "Generator") or "seed" in words(last_name(n.func))]
+    return [Site(reader.file, node.lineno, reader.function) for node in made][:_MOST]
 
 
 def init_fn_lines(made: Site) -> list[Site]:

@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
-from gradledger.audit._workers import generator_lines, init_fn_lines, seeded_at, unseeded
+from gradledger.audit._workers import generator_lines, init_fn_lines, seeded_at, seeding_lines, unseeded
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, WorkerDraws, WorkerGenerator, WorkersAlike
@@ -114,7 +114,7 @@ def _of_streams(event: WorkersAlike, world: World) -> Finding:
         f"all {event.workers} workers give the same: their first {event.batches // event.workers} batches are equal, "
         f"value for value, so each sample comes {event.workers} times.",
         "seed by worker, default_rng([seed, get_worker_info().id]), or give each worker a part of the stream",
-        related=distinct(site, (made, event.site)),
+        related=distinct(site, (*seeding_lines(event.reader), made, event.site)),
         evidence={"workers": event.workers, "batches_compared": event.batches, "loader": event.loader},
         subject="workers",
         iteration=event.iteration,
