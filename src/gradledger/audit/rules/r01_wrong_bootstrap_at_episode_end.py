@@ -60,21 +60,20 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gradledger.audit import (
     _back_in_time,
-    _clocked_masks,
-    _half_masked,
-    _merged_ends,
+    _loop_faults,
     _mixed_ends,
     _n_steps,
     _none_kept,
     _rollouts,
-    _starts,
     _terminals,
     _time_limits,
 )
+from gradledger.audit._loop_faults import Fault
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
@@ -166,59 +165,16 @@ def _found(event: Comparison, operand: Operand, line: int, lines: tuple[int, ...
 
 def _loop(event: Comparison, operand: Operand) -> Finding | None:
     """Faults of a loop that runs back through time, near a target."""
-    file, line = operand.site.file, operand.site.line
-    finding = _shifted(event, operand)
-    if finding is not None:
-        return finding
-    early = _rollouts.kept_before(file, line)
-    if early is not None:
-        message = (
-            f"the value of step t + 1 is masked by `{early.flag}` of step t, but the rollout keeps the flag (line "
-            f"{early.kept}) before it makes the step (line {early.step}): it belongs to the step before, and ends are "
-            "taken one step off."
-        )
-        fix = f"read `{early.flag}` at the same index as the next value; after the last step, the step's own flag"
-        return _found(event, operand, early.line, (early.kept, early.step), message, fix)
-    own = _starts.cut_by_own_start(file, line)
-    if own is not None:
-        message = (
-            f"`{own.flag}` says where an episode begins, and masks here what comes after the step itself: the last "
-            "step of an episode takes the value of the next one's first state, and every first step loses its future."
-        )
-        fix = f"mask what comes after step t by `{own.flag}` of t + 1"
-        return _found(event, operand, own.line, (own.made,) if own.made else (), message, fix)
-    left = _rollouts.plain_discount(file, line)
-    if left is not None:
-        message = (
-            f"the next value is multiplied by `{left.plain}` at every step, also after the end of an episode: "
-            f"`{left.each}`, 0 at ends (line {left.made}), is used only where the sum is carried (line {left.carried})."
-        )
-        fix = f"use `{left.each}` in place of `{left.plain}`"
-        return _found(event, operand, left.line, (left.carried, left.made), message, fix)
-    merged = _merged(event, operand)
-    if merged is not None:
-        return merged
-    half = _half_masked.half_masked(file, line)
-    if half is not None:
-        message = (
-            f"`{half.text}` is carried on unmasked, while `{half.flag}` (line {half.flag_line}) masks the next value: "
-            "what comes after the end of an episode, from the next one, flows back into it."
-        )
-        fix = f"multiply both, the next value and `{half.text}`, by the mask"
-        return _found(event, operand, half.line, (half.flag_line,), message, fix)
-    return None
+    return _shifted(event, operand) or _told(event, operand, _loop_faults.of_loop)
 
 
 def _merged(event: Comparison, operand: Operand) -> Finding | None:
-    merged = _merged_ends.merged_mask(operand.site.file, operand.site.line)
-    if merged is None:
-        return None
-    message = (
-        f"`{merged.flag}` joins the end of an episode and its time limit (`{merged.cut}`), and masks `{merged.value}` "
-        f"(line {merged.used}): where only the time ran out, the value of what would have come is taken as 0."
-    )
-    fix = f"mask `{merged.value}` by the end alone, and let `{merged.cut}` cut what is carried back in time"
-    return _found(event, operand, merged.line, (merged.used,), message, fix)
+    return _told(event, operand, _loop_faults.of_merged_mask)
+
+
+def _told(event: Comparison, operand: Operand, look: Callable[[str, int], Fault | None]) -> Finding | None:
+    fault = look(operand.site.file, operand.site.line)
+    return _found(event, operand, fault.line, fault.lines, fault.message, fault.fix) if fault is not None else None
 
 
 def _carried(event: Comparison, operand: Operand) -> Finding | None:
@@ -443,19 +399,7 @@ def _limit(event: Comparison, operand: Operand, carried: bool = False) -> Findin
             confidence="likely",
             iteration=event.iteration,
         )
-    return None if carried else _clocked(event, operand)
-
-
-def _clocked(event: Comparison, operand: Operand) -> Finding | None:
-    clocked = _clocked_masks.masked_by_clock(operand.site.file, operand.site.line)
-    if clocked is None:
-        return None
-    message = (
-        f"`step` counts its calls and says at a limit that the episode ended: `{clocked.flag}` (line {clocked.taken}) "
-        "masks the value of a state in which only the time ran out, and which would have had a future."
-    )
-    fix = "give the time limit apart from the end; mask by the end, and reset at either"
-    return _found(event, operand, clocked.line, (clocked.taken,), message, fix)
+    return None if carried else _told(event, operand, _loop_faults.of_clock)
 
 
 def not_checked(state: State, world: World) -> str | None:
