@@ -24,9 +24,11 @@ FEW = 3
 class Filled:
     """One leaf.  `looked_at`: watched iterations that filled it, where reads are seen; `reads`: iterations in which the
     program read its gradient (an inner loop fills and reads many times in one); `asked`: iterations in which
-    `autograd.grad` was asked for it; `calls`: the forward calls of the first watched fill."""
+    `autograd.grad` was asked for it; `calls`: the forward calls of the first watched fill; `alone`: fills by passes
+    that reached nothing that an optimizer holds."""
 
     fills: int = 0
+    alone: int = 0
     looked_at: int = 0
     clears: int = 0
     reads: int = 0
@@ -47,6 +49,12 @@ class Filled:
             and 5 * max(self.reads, self.asked) < max(self.looked_at, FEW)
         )
 
+    @property
+    def is_all_there_is(self) -> bool:
+        """Whether no pass that filled it trained anything: its flag was there to let a loss without graph go through
+        (G10)."""
+        return self.alone == self.fills
+
 
 @dataclass(slots=True)
 class State:
@@ -60,10 +68,13 @@ def update(state: State, event: ev.Event, world: World) -> None:
     """Take one event in."""
     if isinstance(event, ev.Backward):
         gone = over(world)
+        alone = event.method == "backward" and not any(world.holders(tensor) for tensor in event.leaves)
         for tensor in event.leaves:
             holders = world.holders(tensor)
             if not holders:
-                _fill(_entry(state, tensor, event), event)
+                mine = _entry(state, tensor, event)
+                mine.alone += alone
+                _fill(mine, event)
             elif gone and gone.issuperset(holders) and (tensor in state.left or len(state.left) < LEAVES_KEPT):
                 _fill(state.left.setdefault(tensor, Filled(first=event.iteration, backward=event.site)), event)
     elif isinstance(event, ev.Clear):
@@ -120,7 +131,7 @@ def accumulating(state: State, world: World, code: str) -> Iterator[tuple[int, F
         return
     told = set()
     for tensor, filled in state.leaves.items():
-        if filled.accumulates and classify(tensor, world) == code:
+        if filled.accumulates and classify(tensor, world) == code and not (code == "G17" and filled.is_all_there_is):
             told.add(made_at(tensor, world).key())
             yield tensor, filled
     if code == "G17":
@@ -141,6 +152,6 @@ def _fresh(state: State, world: World) -> Iterator[tuple[int, Filled]]:
         if filled.accumulates or not site.file or classify(tensor, world) != "G17":
             continue
         _, whole = lines.setdefault(site.key(), (tensor, Filled(first=filled.first, backward=filled.backward)))
-        for name in ("fills", "looked_at", "clears", "reads", "asked"):
+        for name in ("fills", "alone", "looked_at", "clears", "reads", "asked"):
             setattr(whole, name, getattr(whole, name) + getattr(filled, name))
-    yield from (pair for pair in lines.values() if pair[1].accumulates)
+    yield from (pair for pair in lines.values() if pair[1].accumulates and not pair[1].is_all_there_is)

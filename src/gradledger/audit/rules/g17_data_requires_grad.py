@@ -16,6 +16,7 @@ time; the program neither reads nor clears its gradient.  Leaves that one line m
 - The gradient is read: penalties, adversarial examples, saliency, input optimisation.
 - Inputs whose gradient is asked for by `torch.autograd.grad`, such as the collocation points of a physics loss.
 - A latent code that an optimizer holds.
+- A flag that lets the loss of a detached prediction go through: the missing graph is the fault (G10).
 
 ## Fix
 Create the data without `requires_grad=True`.
