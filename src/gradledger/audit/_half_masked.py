@@ -1,5 +1,6 @@
-"""Loops back through time that mask the next value at the end of an episode, and not the sum that they carry: read from
-the text, of rollouts that run on through ends (the flag of the last step is a variable of its own)."""
+"""Loops back through time that mask one of two at the end of an episode, read from the text of rollouts that run on
+through ends: the next value, and not the sum that they carry (the flag of the last step is a variable of its own); or
+that sum, and not the value of step t + 1."""
 
 from __future__ import annotations
 
@@ -12,15 +13,19 @@ from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._rollouts import near
 from gradledger.audit._terminals import nodes_of
 
+_SHORT = frozenset({"term", "terms", "end", "ends", "over"})
+
 
 @dataclass(frozen=True, slots=True)
 class HalfMasked:
-    """`text`: what is carried on `line` without a mask; `flag`: what masks the next value, read on `flag_line`."""
+    """`text`: what stands on `line` without a mask, the sum that is carried or (`value`) the next value; `flag`: what
+    masks the other, read on `flag_line`."""
 
     line: int
     text: str
     flag: str
     flag_line: int
+    value: bool = False
 
 
 def half_masked(file: str, line: int) -> HalfMasked | None:
@@ -29,7 +34,7 @@ def half_masked(file: str, line: int) -> HalfMasked | None:
     for scope in near(tree, line) if tree is not None else ():
         for loop in walk(scope):
             if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
-                found = _unmasked(loop, loop.target.id)
+                found = _unmasked(loop, loop.target.id) or _value_unmasked(loop, loop.target.id)
                 if found is not None:
                     return found
     return None
@@ -54,6 +59,51 @@ def _unmasked(loop: ast.For, step: str) -> HalfMasked | None:
                 flag = later[0]
                 return HalfMasked(carried.lineno, ast.unparse(carried), last_name(flag.value), flag.lineno)
     return None
+
+
+def _value_unmasked(loop: ast.For, step: str) -> HalfMasked | None:
+    """`delta = r[t] + gamma * v[t + 1] - v[t]`, `run = delta + gamma * lam * (1 - done[t]) * run`: the values are those
+    of one rollout, so that of t + 1 is one of the next episode when t was the last of its own."""
+    assigned = [n for n in nodes_of(loop.body) if isinstance(n, ast.Assign)]
+    masks = {last_name(t): n for n in assigned if any(_flag(x) for x in walk(n.value)) for t in n.targets}
+    carried: tuple[str, int] | None = None
+    for one in assigned:
+        for part, factors in _products(one.value, ()):
+            if _carries(part, one, step):
+                flag = next((_flag_in(f, masks) for f in factors if _flag_in(f, masks)), None)
+                carried = flag or carried
+    if carried is None:
+        return None
+    for one in assigned:
+        parts = list(_products(one.value, ()))
+        here = {ast.unparse(p.value) for p, _ in parts if isinstance(p, ast.Subscript) and _is_step(p.slice, step)}
+        for part, factors in parts:
+            if isinstance(part, ast.Subscript) and next_of(part.slice, {step}) and ast.unparse(part.value) in here:
+                if factors and not any(_flag_in(f, masks) for f in factors):
+                    return HalfMasked(part.lineno, ast.unparse(part), *carried, value=True)
+    return None
+
+
+def _is_step(index: ast.expr, step: str) -> bool:
+    return isinstance(index, ast.Name) and index.id == step
+
+
+def _flag_in(factor: ast.expr, masks: dict[str, ast.Assign]) -> tuple[str, int] | None:
+    """The flag of the end that a factor reads, by way of a mask that the loop makes too, and the line."""
+    for node in walk(factor):
+        if (name := _flag(node)) and isinstance(node, ast.expr):
+            return name, node.lineno
+        if isinstance(node, ast.Name) and node.id in masks:
+            return node.id, masks[node.id].lineno
+    return None
+
+
+def _flag(node: ast.AST) -> str:
+    """The name of a flag of the end, "" for anything else; of a step, it may be called so in short."""
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        return ""
+    name = last_name(node.value if isinstance(node, ast.Subscript) else node)
+    return name if ends(node) or (isinstance(node, ast.Subscript) and name in _SHORT) else ""
 
 
 def _products(node: ast.expr, factors: tuple[ast.expr, ...]) -> Iterator[tuple[ast.expr, tuple[ast.expr, ...]]]:

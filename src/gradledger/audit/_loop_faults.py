@@ -87,6 +87,14 @@ def _half(file: str, line: int) -> Fault | None:
     half = _half_masked.half_masked(file, line)
     if half is None:
         return None
+    if half.value:
+        return Fault(
+            half.line,
+            (half.flag_line,),
+            f"`{half.text}` is added unmasked, while `{half.flag}` (line {half.flag_line}) masks what is carried: "
+            "after the last step of an episode it is the value of the next one's first state.",
+            f"multiply both, `{half.text}` and the sum that is carried, by the mask",
+        )
     return Fault(
         half.line,
         (half.flag_line,),

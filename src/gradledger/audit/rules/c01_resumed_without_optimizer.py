@@ -37,10 +37,12 @@ them.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
 from gradledger.audit import _carried_on, _resumes
-from gradledger.audit._loops import loops_around
+from gradledger.audit._code import walk
+from gradledger.audit._loops import enclosing_function, loops_around
 from gradledger.audit._phrases import distinct
 from gradledger.audit._records import CopyLink, OptimizerInfo
 from gradledger.audit._resumes import Load, Resumes
@@ -244,12 +246,21 @@ def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, s
         load.event.site,
         message,
         fix,
-        related=distinct(load.event.site, (saved, load.read_at)),
+        related=distinct(load.event.site, (saved, load.read_at, *_asked_first(load.event.site))),
         evidence={"file_holds": sorted(load.held)},
         confidence="likely",
         subject=subject,
         iteration=load.event.iteration,
     )
+
+
+def _asked_first(site: Site) -> list[Site]:
+    """Lines of the function that loads on which it asks whether the file holds something: `if name in checkpoint:`."""
+    function = enclosing_function(site.file, site.line)
+    nodes = walk(function) if function is not None else ()
+    tests = [n.test for n in nodes if isinstance(n, ast.If)]
+    asked = [t for t in tests if any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In) for n in walk(t))]
+    return [Site(site.file, test.lineno, site.function) for test in asked[:3]]
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -76,7 +76,8 @@ def finish(state: State, world: World) -> list[Finding]:
         if _is_record(event):
             continue
         site = read[0] if read else written[0] if written else event.readers[0] if event.readers else event.site
-        related = tuple(s for s in dict.fromkeys((*read, *written)) if s.key() != site.key())
+        more = () if written else _handed_on(event)
+        related = tuple(s for s in dict.fromkeys((*read, *written, *more)) if s.key() != site.key())
         found.append(
             Finding(
                 "D2",
@@ -121,6 +122,37 @@ def _lines(event: StoredDataChanged) -> tuple[list[Site], list[Site]]:
         written += writes
         (ready if writes else other).extend(read)
     return ready or ([] if written else other), written
+
+
+def _handed_on(event: StoredDataChanged) -> list[Site]:
+    """Where a reader gives what it has read to something else, and the lines of that which change what they are given
+    in place: a transform of the program's own."""
+    found: list[Site] = []
+    for reader in event.readers[:1]:
+        calls = [n for f in _bodies(reader)[0] for n in walk(f) if isinstance(n, ast.Call)]
+        given = [n for n in calls if any(isinstance(a, ast.Name) for a in n.args) and last_name(n.func)]
+        names = {last_name(n.func) for n in given}
+        tree = parsed(reader.file)
+        for function in walk(tree) if tree is not None else ():
+            if isinstance(function, ast.FunctionDef) and function.name in {*names, "__call__"}:
+                own = {a.arg for a in function.args.args} - {"self"}
+                changes = [n for n in walk(function) if isinstance(n, (ast.stmt, ast.Call)) and _in_place(n)]
+                lines = [n.lineno for n in changes if _root(n) in own]
+                if lines:
+                    found += [Site(reader.file, n.lineno, reader.function) for n in given]
+                    found += [Site(reader.file, line, function.name) for line in lines]
+    return found[:5]
+
+
+def _root(node: ast.AST) -> str:
+    """The name of what a statement or call changes in place: `seg` of `seg[0] *= 2` and of `seg.mul_(2)`."""
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        node = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _reads(functions: list[ast.AST], event: StoredDataChanged, reader: Site) -> list[Site]:

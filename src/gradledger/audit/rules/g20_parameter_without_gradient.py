@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit._code import parsed, walk
 from gradledger.audit._cycle import has_gradient
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times, way_out
 from gradledger.audit.rule import Finding, Rule, Severity
 from gradledger.audit.world import World
@@ -48,6 +49,7 @@ RULE = Rule(
 )
 LISTENS: tuple[type[Event], ...] = (Step, Backward)
 ENOUGH = 10
+TERMS = 16
 CONTAINERS = ("ModuleList", "ModuleDict")
 
 
@@ -74,6 +76,7 @@ class State:
     differentiated: dict[int, tuple[int, ...]] = field(default_factory=dict)
     latest: tuple[int, ...] = ()
     cuts: dict[int, Cut] = field(default_factory=dict)
+    terms: dict[tuple[str, int], Site] = field(default_factory=dict)  # lines that called what made terms of a loss
 
 
 def init() -> State:
@@ -93,6 +96,8 @@ def update(state: State, event: Event, world: World) -> None:
                 for tensor in event.reached:
                     state.differentiated.setdefault(tensor, event.reached)
         for term in event.terms:
+            if term.has_graph and len(state.terms) < TERMS:
+                state.terms.update((site.key(), site) for site in term.site.above(1))
             if term.cut is not None:
                 for tensor in term.depends:
                     state.cuts.setdefault(tensor, term.cut)
@@ -215,6 +220,7 @@ def _finding(
     severity: Severity = "info" if optional else "error" if cut is not None or ran else "warning"
     steps = watched.used
     reads: list[tuple[str, Site]] = []
+    places: list[Site] = []
     if cut is not None:
         site = cut.site if cut.site.file else built
         why = f"it runs, but its output leaves the graph by {way_out(cut)} on line {cut.site.line}"
@@ -227,7 +233,11 @@ def _finding(
         if reads:
             why += f" ({', '.join(f'`self.{name}` is read on line {at.line}' for name, at in reads)})"
         fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
+        function = enclosing_function(ran_at.file, ran_at.line)
+        places = [Site(ran_at.file, function.lineno, function.name)] if function is not None else []
+        places += list(state.terms.values())[:3]
     else:
+        places = _walked_at(module, world) if whole else []
         site = built if built.file else watched.step
         why = "no forward pass calls it" if whole else "no forward pass uses it"
         fix = f"call {name} in forward, or delete it"
@@ -238,7 +248,8 @@ def _finding(
         f"`{name}` is in the optimizer but received no gradient in {times(steps, 'step')}: {why}.",
         fix,
         related=distinct(
-            site, (made, built, *(at for _, at in reads), ran_at, optimizer.site, watched.step, *built.above(1))
+            site,
+            (made, built, *(at for _, at in reads), ran_at, optimizer.site, watched.step, *built.above(1), *places),
         ),
         evidence={
             "tensors": len(tensors),
@@ -253,11 +264,30 @@ def _finding(
 
 def _reads(module: int, tensors: list[int], file: str, world: World) -> list[tuple[str, Site]]:
     """Where the class of a module reads its own silent parameters, in the file in which it runs: name and line."""
-    info, tree = world.module(module), parsed(file)
     names = {world.name(t).rpartition(".")[2] for t in tensors if module in world.owners(t)}
+    return _read_by(world.module(module).short_cls, names, file)
+
+
+def _walked_at(module: int, world: World) -> list[Site]:
+    """Where the class that holds a module, or the list that it is in, reads that attribute: a loop that ends before
+    it, a branch that was not taken."""
+    found: list[Site] = []
+    for parent in world.parents(module):
+        info = world.module(parent)
+        if info.short_cls in CONTAINERS:
+            found += _walked_at(parent, world)
+        names = {name for name, child in info.children.items() if child == module}
+        found += [site for _, site in _read_by(info.short_cls, names, info.site.file)]
+        found += [site for _, site in _read_by(info.short_cls, names, world.module(module).site.file)]
+    return found[:3]
+
+
+def _read_by(cls: str, names: set[str], file: str) -> list[tuple[str, Site]]:
+    """Lines on which methods of a class, its constructor apart, read attributes of their own: name and line."""
+    tree = parsed(file) if file else None
     found: dict[tuple[str, int], Site] = {}
     for node in walk(tree) if tree is not None and names else ():
-        if not isinstance(node, ast.ClassDef) or node.name != info.short_cls:
+        if not isinstance(node, ast.ClassDef) or node.name != cls:
             continue
         for method in node.body:
             if isinstance(method, ast.FunctionDef) and method.name != "__init__":

@@ -35,6 +35,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from gradledger.audit import _resumes
 from gradledger.audit._code import last_name, parsed, walk
@@ -278,10 +279,13 @@ def _left_out(state: State, world: World) -> Iterator[Finding]:
 
 
 def _never_kept(state: State, world: World) -> Iterator[Finding]:
-    """A statistic that forward carries on in train mode and reads in eval mode; this run saves and loads nothing."""
-    if state.differing or state.taken:
+    """A statistic that forward carries on in train mode and reads in eval mode; this run loads nothing, and what it
+    saves, if anything, is without it."""
+    if state.differing:
         return
     for (module, name), known in state.attributes.items():
+        if state.taken and (not _is_missing(state, module, name, world) or _kept_beside(known, name)):
+            continue
         kept = _kept_in_training(known, name)
         if not kept.file or known.latest.requires_grad or not world.trained_module(world.root(module)):
             continue
@@ -294,11 +298,37 @@ def _never_kept(state: State, world: World) -> Iterator[Finding]:
             f"`{path}` is carried on in train mode (line {kept.line}) and is a plain tensor: `state_dict()` does not "
             "hold it and `.to()` does not move it, so a saved model is another one than this.",
             f'self.register_buffer("{name}", ...) in __init__, and self.{name}.copy_(...) where it is set',
-            related=distinct(site, (kept,)),
+            related=distinct(site, (kept, *(file.site for file in state.saved[-1:]))),
             evidence={"attribute": path, "shape": list(known.latest.shape), "registered": False},
             confidence="likely",
             subject=path,
         )
+
+
+def _is_missing(state: State, module: int, name: str, world: World) -> bool:
+    """Whether a file was written with a state that should hold the attribute, and does not."""
+    return bool(state.saved) and any(
+        _find(state, ident, path, world) is state.attributes[module, name]
+        for ident, taken in state.taken.items()
+        for path in taken.missing
+    )
+
+
+def _kept_beside(known: Attribute, name: str) -> bool:
+    """Whether the program reads the attribute from outside, as to save it beside the state, or adds to the state."""
+    file = known.made_at.file or known.latest.made_site.file
+    tree = parsed(file) if file else None
+    nodes = walk(tree) if tree is not None else ()
+    methods = {id(n.func) for n in nodes if isinstance(n, ast.Call)}  # x.mean()
+    return any(
+        (isinstance(n, ast.FunctionDef) and n.name in ("get_extra_state", "state_dict"))
+        or (_is_read(n, name) and id(n) not in methods and last_name(n.value) not in ("self", "cls"))
+        for n in nodes
+    )
+
+
+def _is_read(node: ast.AST, name: str) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load)
 
 
 def _drawn_at(site: Site) -> bool:

@@ -26,6 +26,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
   that at t + 1;
 - when the loop reads `done[t]` beside `value[t + 1]`, and the rollout keeps the flag before it makes the step;
 - when it masks the next value by `done[t + 1]`, and carries its sum through the ends of a rollout unmasked;
+- when it masks the sum that it carries, and not the value of t + 1 in the same rollout;
 - when it carries its sum with a discount of each step that is 0 at ends, and multiplies the next value by a plain one;
 - when the mask multiplies one of several values before the smallest of them is taken;
 - when only rows whose successor is None are masked, none ever was, and the program keeps None nowhere, nor the flag
