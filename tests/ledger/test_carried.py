@@ -3,6 +3,8 @@ back."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,13 +36,13 @@ class Trainer:
         return state_dict(self.net)
 
 
-def left(was: Any, now: Any, then: Any = None) -> list[tuple[str, tuple[str, ...]]]:
+def left(was: Any, now: Any, then: Any = None) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """What a new trainer that holds `now` lacks of one that held `was`; `then`: what it is given afterwards."""
     old, new = Trainer(was), Trainer(now)
     found = list(lost(old.look(), new.look()))
     if then is not None:
         new.meter.value = then
-    return [(one.carried.cls, one.still()) for one in found]
+    return [(one.carried.cls, *one.still()) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,31 @@ def left(was: Any, now: Any, then: Any = None) -> list[tuple[str, tuple[str, ...
     ids=["int", "float", "array", "tensor", "list of tensors", "dict of tensors"],
 )
 def test_a_value_that_differs_is_told_until_it_is_given_back(was: Any, now: Any) -> None:
-    assert left(was, now) == [("Meter", ("value",))]
+    assert left(was, now) == [("Meter", ("value",), ())]
     assert left(was, was) == []
-    assert left(was, now, then=was) == [("Meter", ())]
+    assert left(was, now, then=was) == [("Meter", (), ())]
+
+
+def test_a_value_that_moved_on_without_being_given_back_is_told_apart() -> None:
+    assert left(3, 0, then=1) == [("Meter", (), ("value",))]
+    assert left(torch.ones(2), torch.zeros(2), then=torch.full((2,), 0.5)) == [("Meter", (), ("value",))]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: torch.Generator().manual_seed(4), lambda: np.random.default_rng(4), lambda: random.Random(4)],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_generator_that_begins_again_is_told(made: Callable[[], Any]) -> None:
+    def drawn() -> Any:
+        one = made()
+        for _ in range(3):
+            torch.rand(2, generator=one) if isinstance(one, torch.Generator) else one.random()
+        return one
+
+    assert left(drawn(), made()) == [("Meter", ("value",), ())]
+    assert left(drawn(), drawn()) == []
+    assert left(drawn(), made(), then=drawn()) == [("Meter", (), ())]
 
 
 @pytest.mark.parametrize(

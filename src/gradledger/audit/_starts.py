@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import back_in_time, next_of
 from gradledger.audit._code import bindings, last_name, parsed, walk
-from gradledger.audit._terminals import scope_of
+from gradledger.audit._rollouts import near
 
 _START = re.compile(r"(is_?|episode_?|ep_?)?(first|start|begin|beginning)s?(_flags?)?$", re.IGNORECASE)
 _REWARD = re.compile(r"(r|rs|rew|rews|rewards?)(_\w*)?$", re.IGNORECASE)
@@ -27,19 +27,12 @@ class Early:
 def cut_by_own_start(file: str, line: int) -> Early | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
     tree = parsed(file)
-    if tree is None:
-        return None
-    scope = scope_of(tree, line)
-    called = {last_name(n.func) for n in walk(scope) if isinstance(n, ast.Call)}
-    for function in walk(tree):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            around = function.lineno <= line <= (function.end_lineno or function.lineno)
-            if around or function is scope or function.name in called:
-                for loop in walk(function):
-                    if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
-                        found = _cut(function, loop, loop.target.id)
-                        if found is not None:
-                            return found
+    for scope in near(tree, line) if tree is not None else ():
+        for loop in walk(scope):
+            if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
+                found = _cut(scope, loop, loop.target.id)
+                if found is not None:
+                    return found
     return None
 
 
