@@ -157,8 +157,7 @@ def _split_beside(nodes: list[ast.AST], table: str) -> int:
 def _numbers_parted(nodes: list[ast.AST], table: str, fitted: int) -> int:
     """The line on which numbers of all rows of the table, which is bound once until it is `fitted`, are parted into
     those trained on and those held out: `order = permutation(len(table))`, `held, train = order[:n], order[n:]`."""
-    made = [n for n in nodes if isinstance(n, ast.Assign) and not any(isinstance(t, ast.Subscript) for t in n.targets)]
-    pairs = [pair for n in made for pair in bindings(n)]
+    pairs = [pair for n in nodes if isinstance(n, ast.Assign) for t in n.targets for pair in _pairs(t, n.value)]
     if sum(name == table and value.lineno < fitted for name, value in pairs) > 1:
         return 0
     counts = {name for name, value in pairs if _counts_rows(value, table)}
@@ -169,6 +168,13 @@ def _numbers_parted(nodes: list[ast.AST], table: str, fitted: int) -> int:
             said = words(name)
             train, held = train or value.lineno * bool(said & _TRAIN), held or value.lineno * bool(said & _HELD)
     return max(train, held) if train and held else 0
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
+    """(name, value) of an assignment, pairwise for `a, b = x, y` and for `a, b = f()`."""
+    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(_flat(target))
+    plain = (ast.Name, ast.Attribute)
+    return [(last_name(t), v) for t, v in zip(_flat(target), values, strict=False) if isinstance(t, plain)]
 
 
 def _counts_rows(value: ast.expr, table: str) -> bool:
