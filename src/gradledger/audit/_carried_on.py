@@ -213,7 +213,7 @@ class _Method:
         return any(isinstance(n, ast.Name) and n.id in self.given for n in walk(value))
 
     def _is_it(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Attribute) and node.attr == self.name and last_name(node.value) == self.me
+        return _is_own(node, self.me, self.name)
 
     def of(self, node: ast.expr | None) -> int:
         """Whether an expression is the attribute, or is computed with it."""
@@ -278,11 +278,14 @@ class _Method:
                 self.use.made = self.use.made or line
             elif self.of(value):
                 self._carry(line, value)
-            elif self.restores:
-                self.use.restored = True
             else:
-                self.use.anew = True
+                self._give()
         self._rate(target, value)
+
+    def _give(self) -> None:
+        """Another value comes in that does not come from its last one."""
+        self.use.restored |= self.restores
+        self.use.anew |= not self.restores
 
     def _carry(self, line: int, value: ast.expr) -> None:
         self.use.carried.append(line)
@@ -304,7 +307,6 @@ class _Method:
         elif self.makes or level == MIXED:  # (what was computed with it is not it)
             return
         elif function.attr in _ANEW and not whole:
-            self.use.restored |= self.restores
-            self.use.anew |= not self.restores
+            self._give()
         else:
             self._carry(call.lineno, call)

@@ -4,6 +4,7 @@ memory in between: `_, r, done = env.step(a)`, `r + gamma * (1 - done) * value(s
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._clocks import Folded, folded
@@ -32,45 +33,43 @@ def masked_by_clock(file: str, line: int) -> Clocked | None:
         return None
     scope = enclosing_function(file, line) or tree
     nodes = list(own_nodes(scope))
-    flags = [flag for node in nodes for flag in _taken(node, inside, nodes)]
+    flags = [flag for node in nodes for flag in _taken(node, inside)]
     for node in nodes:
         first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and first <= line <= last:
             read = {name for factor in factors_of(node) for name in _read(factor, nodes, _DEEP)}
-            for clocked, text, others in flags:
-                if text in read and not others & read:
+            for clocked, others in flags:
+                if clocked.flag in read and not others & read:
                     return clocked
     return None
 
 
-def _taken(node: ast.AST, inside: list[Folded], nodes: list[ast.AST]) -> list[tuple[Clocked, str, set[str]]]:
-    """Flags that a statement takes from a `step`: with the text that reads each, and those of the other flags."""
+def _taken(node: ast.AST, inside: list[Folded]) -> Iterator[tuple[Clocked, set[str]]]:
+    """Flags that a statement takes from a `step`, and the texts that read its other flags."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-        return []
-    target, called = node.targets[0], last_name(node.value.func)
-    found = []
+        return
+    target = node.targets[0]
     for fold in inside:
-        if called != fold.function:
+        if last_name(node.value.func) != fold.function:
             continue
         if isinstance(target, ast.Tuple) and len(target.elts) == fold.values:
             texts = [ast.unparse(t) for t in target.elts]
             mine = texts[fold.place]
-            found.append((Clocked(fold.line, mine, node.lineno), mine, set(texts[2:]) - {mine}))
+            yield Clocked(fold.line, mine, node.lineno), set(texts[2:]) - {mine}
         elif isinstance(target, ast.Name) and fold.field:
-            text = f"{target.id}.{fold.field}"
-            found.append((Clocked(fold.line, text, node.lineno), text, set()))
-    return found
+            yield Clocked(fold.line, f"{target.id}.{fold.field}", node.lineno), set()
 
 
 def _read(node: ast.AST, nodes: list[ast.AST], deep: int) -> set[str]:
     """Texts of what an expression reads, by way of names that are bound in the function too; what is given to calls,
     those apart that make a mask, is not among them."""
     if isinstance(node, (ast.Name, ast.Attribute)):
-        found = {ast.unparse(node)}
+        text = ast.unparse(node)
+        found = {text}
         for other in nodes if deep and isinstance(node, ast.Name) else ():
             if isinstance(other, ast.Assign) and isinstance(other.targets[0], ast.Name):
-                for _, value in (pair for pair in bindings(other) if {pair[0]} == {ast.unparse(node)}):
-                    found |= _read(value, nodes, deep - 1)
+                for name, value in bindings(other):
+                    found |= _read(value, nodes, deep - 1) if name == text else set()
         return found
     parts = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call):

@@ -100,17 +100,19 @@ def folded(tree: ast.Module) -> list[Folded]:
         counters = {last_name(target) for target in (*raised, *again) if _is_counter(tree, target)}
         returns = [n.value for n in walk(function) if isinstance(n, ast.Return)] if counters else []
         for value in returns:
-            if isinstance(value, ast.Tuple) and len(value.elts) <= 4:
-                for place, part in enumerate(value.elts[1:3], 1):
-                    line = next(_at_limit(function, part, counters), None)
-                    if line is not None:
-                        found.append(Folded(function.name, line, place, len(value.elts)))
-            elif isinstance(value, ast.Call):
-                for field, part in _fields_given(tree, value):
-                    line = next(_at_limit(function, part, counters), None)
-                    if line is not None:
-                        found.append(Folded(function.name, line, 0, 0, field))
+            for place, values, field, part in _parts_given(tree, value):
+                line = next(_at_limit(function, part, counters), None)
+                if line is not None:
+                    found.append(Folded(function.name, line, place, values, field))
     return found
+
+
+def _parts_given(tree: ast.Module, value: ast.expr | None) -> Iterator[tuple[int, int, str, ast.expr]]:
+    """What a `return` gives that may be a flag: as the how-manieth of how many values, or under which name."""
+    if isinstance(value, ast.Tuple) and len(value.elts) <= 4:
+        yield from ((place, len(value.elts), "", part) for place, part in enumerate(value.elts[1:3], 1))
+    elif isinstance(value, ast.Call):
+        yield from ((0, 0, field, part) for field, part in _fields_given(tree, value))
 
 
 def _fields_given(tree: ast.Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:

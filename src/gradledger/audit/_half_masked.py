@@ -70,8 +70,7 @@ def _value_unmasked(loop: ast.For, step: str) -> HalfMasked | None:
     for one in assigned:
         for part, factors in _products(one.value, ()):
             if _carries(part, one, step):
-                flag = next((_flag_in(f, masks) for f in factors if _flag_in(f, masks)), None)
-                carried = flag or carried
+                carried = next((flag for f in factors if (flag := _flag_in(f, masks))), carried)
     if carried is None:
         return None
     for one in assigned:

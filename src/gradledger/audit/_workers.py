@@ -49,8 +49,13 @@ def seeding_lines(reader: Site) -> list[Site]:
     """Lines that make or seed a generator in the function that a worker reads from."""
     function = enclosing_function(reader.file, reader.line) if reader.file else None
     calls = (n for n in walk(function) if isinstance(n, ast.Call)) if function is not None else ()
-    made = [n for n in calls if last_name(n.func) in (*_MAKES, "Generator") or "seed" in words(last_name(n.func))]
+    made = [n for n in calls if _seeds(last_name(n.func)) or last_name(n.func) == "Generator"]
     return [Site(reader.file, node.lineno, reader.function) for node in made][:_MOST]
+
+
+def _seeds(name: str) -> bool:
+    """Whether what is called so makes a generator or seeds one."""
+    return name in _MAKES or "seed" in words(name)
 
 
 def init_fn_lines(made: Site) -> list[Site]:
@@ -59,8 +64,7 @@ def init_fn_lines(made: Site) -> list[Site]:
     found = [Site(made.file, value.lineno, made.function) for value in given]
     for function in _init_fns(made):
         for call in (n for n in walk(function) if isinstance(n, ast.Call)):
-            name = last_name(call.func)
-            if "seed" in words(name) or name in _MAKES:
+            if _seeds(last_name(call.func)):
                 found.append(Site(made.file, call.lineno, function.name))
     return found[:_MOST]
 

@@ -95,18 +95,18 @@ def _drawn_anew(state: Resumes, event: NotPutBack, world: World) -> list[Finding
         if drawn is not None:
             made, lines = drawn
             file, cls = event.cls_site.file, event.cls.rpartition(".")[2]
+            site = Site(file, made, "__init__")
             found.append(
                 Finding(
                     "C1",
                     "warning",
-                    Site(file, made, "__init__"),
+                    site,
                     f"`{name}` of `{cls}` is made with its seed again, and the state that line {event.taken_site.line} "
                     f"saves does not say where it stood: after the load on line {event.site.line} it draws the numbers "
                     "of the first steps once more.",
                     f"save {name}.get_state() beside the weights, and {name}.set_state(...) after the load",
                     related=distinct(
-                        Site(file, made, ""),
-                        (event.taken_site, event.site, *(Site(file, line, "") for line in lines[:3])),
+                        site, (event.taken_site, event.site, *(Site(file, line, "") for line in lines[:3]))
                     ),
                     evidence={"generator": name, "file_holds": sorted(load.held)},
                     confidence="likely",

@@ -277,8 +277,8 @@ def _walked_at(module: int, world: World) -> list[Site]:
         if info.short_cls in CONTAINERS:
             found += _walked_at(parent, world)
         names = {name for name, child in info.children.items() if child == module}
-        found += [site for _, site in _read_by(info.short_cls, names, info.site.file)]
-        found += [site for _, site in _read_by(info.short_cls, names, world.module(module).site.file)]
+        for file in dict.fromkeys((info.site.file, world.module(module).site.file)):
+            found += [site for _, site in _read_by(info.short_cls, names, file)]
     return found[:3]
 
 

@@ -46,9 +46,9 @@ class _Probe:
         for number, line, left in reversed(waiting):
             for one in left:
                 names, moved = one.still()
-                told = one.carried.cls, (*names, *moved)
-                if told[1] and told not in self.told and len(self.told) < TOLD:
-                    self.told.add(told)
+                given = (*names, *moved)
+                if given and (one.carried.cls, given) not in self.told and len(self.told) < TOLD:
+                    self.told.add((one.carried.cls, given))
                     self.recorder.emit(
                         NotPutBack,
                         line,
@@ -58,9 +58,9 @@ class _Probe:
                         names=names,
                         cls_site=one.carried.site,
                         taken_site=one.taken,
-                        arrays=tuple(n for n in told[1] if not isinstance(one.carried.values[n], float)),
+                        arrays=tuple(n for n in given if not isinstance(one.carried.values[n], float)),
                         moved=moved,
-                        generators=tuple(n for n in told[1] if draws(one.carried.values[n])),
+                        generators=tuple(n for n in given if draws(one.carried.values[n])),
                     )
 
     def _leaves(self, number: int, line: Site, then: Around) -> None:
