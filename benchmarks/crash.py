@@ -4,7 +4,9 @@
 
 One run is left alone; its final weights, its losses and its wall time are the measure. Then, as often as asked, the
 same run starts in an empty folder, is killed with SIGKILL at a moment drawn uniformly from that time (so also while a
-checkpoint is being written), and goes on in a new process; a kill that came after the end does not count. Counted are:
+checkpoint is being written), and goes on in a new process. A kill that came after the end does not count, and from then
+on moments are drawn from the time of the run that was faster: a machine that was busy while the first one was timed
+would else let most kills come too late. Counted are:
 checkpoints that were reported as written and are not there (lost), folders that look like checkpoints and cannot be
 loaded (half), and runs whose final weights, shadow copy or losses after the resume differ from the run that was left
 alone.
@@ -57,7 +59,11 @@ class Net(nn.Module):
 
 
 def train(folder: Path, *, steps: int, every: int, say: int, background: bool = False) -> None:
-    """The run: from the newest checkpoint, or from the start. Tells on the pipe `say` what is safe and each loss."""
+    """The run: from the newest checkpoint, or from the start.
+
+    Tells on the pipe `say` what is safe, each loss, and at its end the digest of all weights and its seconds.
+    """
+    began = time.perf_counter()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     random.seed(1)
@@ -111,7 +117,7 @@ def train(folder: Path, *, steps: int, every: int, say: int, background: bool = 
     digest = hashlib.sha256()
     for tensor in (*net.state_dict().values(), *critic.state_dict().values(), *ema.model.state_dict().values()):
         digest.update(tensor.contiguous().numpy().tobytes())
-    tell(say, "ended", digest.hexdigest())
+    tell(say, "ended", digest.hexdigest(), time.perf_counter() - began)
 
 
 def tell(pipe: int, *words: object) -> None:
@@ -165,18 +171,19 @@ def main() -> int:
     size = {"steps": options.steps, "every": options.every, "background": options.background}
     counts = dict.fromkeys(("kills", "too_late", "while_saving", "lost", "half", "other_weights", "other_losses"), 0)
     with tempfile.TemporaryDirectory() as scratch:
-        began = time.perf_counter()
         alone = run(Path(scratch) / "alone", **size)
-        whole = time.perf_counter() - began
         if not alone or alone[-1][0] != "ended":
             print("the run that is left alone does not come to its end", file=sys.stderr)
             return 2
+        _, weights, seconds = alone[-1]
+        whole = float(seconds)
         while counts["kills"] < options.kills and counts["too_late"] < 3 * options.kills:
             folder = Path(scratch) / "run"
             said = run(folder, **size, kill_after=rng.uniform(0.0, whole))
             in_time = not said or said[-1][0] != "ended"
             counts["kills" if in_time else "too_late"] += 1
-            if not in_time:  # it was faster than the one that was timed
+            if not in_time:
+                whole = min(whole, float(said[-1][2]))
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             safe = max((int(words[1]) for words in said if words[0] == "saved"), default=0)
@@ -186,7 +193,7 @@ def main() -> int:
             newest = max((step_of(path) for path in found), default=0)
             counts["lost"] += newest < safe
             again = run(folder, **size)
-            counts["other_weights"] += not again or again[-1] != alone[-1]
+            counts["other_weights"] += not again or again[-1][:2] != ["ended", weights]
             expected, after = losses(alone), losses(again)
             counts["other_losses"] += any(expected[step] != value for step, value in after.items())
             shutil.rmtree(folder, ignore_errors=True)
