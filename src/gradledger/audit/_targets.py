@@ -28,6 +28,7 @@ class Meeting:
     `target_graph`: gradient flows into the target's call.  `symmetric`: neither side is marked as target (both carry a
     graph, no bootstrap), the pair stands once in each order.  `selection`: the learner's side is a plain selection of
     its output.  `sole`: no other module's graph is on the target's side.  `one_call`: both sides are of one call.
+    `feeds`: the module that gives the target's side, where `target` only gives that one its input.
     Sites: the comparison, the expression of the target's side, the two calls.
     """
 
@@ -50,6 +51,17 @@ class Meeting:
     first_iteration: int
     last_iteration: int = 0
     count: int = 0
+    feeds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A call of one module whose output went into a bootstrapped target's: a target policy, a target encoder."""
+
+    call: CallRef
+    target: CallRef
+    site: Site
+    iteration: int
 
 
 @dataclass(slots=True)
@@ -70,6 +82,7 @@ class Watch:
     fills: dict[tuple[int, ...], LeafSet] = field(default_factory=dict)
     terms: dict[frozenset[int], Backward] = field(default_factory=dict)  # tensors that one term of a loss reached
     asked: dict[frozenset[int], Backward] = field(default_factory=dict)  # the same, of `autograd.grad`
+    behind: dict[int, Behind] = field(default_factory=dict)  # by module, the first time
     judged: dict[int, int] = field(
         default_factory=dict
     )  # module -> comparisons with data in which its output has a graph
@@ -114,6 +127,8 @@ class Watch:
         else:
             sides = [(left, right), (right, left)]
         for learner, target in sides:
+            for call in target.behind if len(self.behind) < _MEETINGS else ():
+                self.behind.setdefault(call.module, Behind(call, target.calls[0], event.site, event.iteration))
             for mine in learner.calls:
                 # `loss(q - y, zeros)`: the difference itself was the comparison; what it is held against is no data
                 if mine.graph and learner.op != "sub" and (len(sides) == 1 or not target.calls):
@@ -237,6 +252,47 @@ def kin(one: int, other: int, world: World, known: Iterable[Link]) -> list[Link]
     """Links between two modules in either direction."""
     every = list(known)
     return related(one, other, world, every) or related(other, one, world, every)
+
+
+def fed(watch: Watch, known: Iterable[Link], world: World) -> Iterator[Meeting]:
+    """Copies of networks whose output goes into a bootstrapped target's network: each as if it met its source.
+
+    The source is one that is trained through the network that has this target, as a policy is through its critic.
+    """
+    for link in known:
+        seen = watch.behind.get(link.target)
+        if seen is not None and _trained_through(link.source, seen.target.module, watch, world):
+            yield Meeting(
+                learner=link.source,
+                target=link.target,
+                bootstrap=True,
+                target_graph=False,
+                symmetric=False,
+                selection=False,
+                sole=True,
+                one_call=False,
+                discount=None,
+                op="",
+                site=seen.site,
+                operand_site=seen.target.site,
+                operand_op="",
+                target_site=seen.call.site,
+                learner_site=link.site,
+                made_from=(),
+                first_iteration=seen.iteration,
+                feeds=seen.target.module,
+            )
+
+
+def _trained_through(module: int, target: int, watch: Watch, world: World) -> bool:
+    """Whether a reverse pass went through a network that is drawn towards `target`, and on into `module`."""
+    learners = {m.learner for m in watch.meetings.values() if m.bootstrap and m.target == target}
+    mine = tree(module, world)
+    for leaves, fill in watch.fills.items():
+        calls = fill.detailed.calls if fill.detailed is not None else ()
+        if not mine.isdisjoint(leaves) and any(c.module in learners and c.module != module for c in calls):
+            return True
+    return False
 
 
 def frozen(module: int, world: World) -> bool:

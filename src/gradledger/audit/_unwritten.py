@@ -39,6 +39,8 @@ def names_of(met: Meeting, world: World) -> set[str]:
     called = {*_code.called_names(*target), *_code.owners_called(*target)}
     names = called.difference(_code.called_names(*learner), _code.owners_called(*learner))
     label = world.module_name(met.target).rpartition(".")[2]
+    if met.feeds is not None:  # both are called on that line
+        names = set() if label.isidentifier() else names - {world.module_name(met.feeds).rpartition(".")[2]}
     return names | ({label} if label.isidentifier() else set())
 
 

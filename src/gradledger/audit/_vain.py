@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
 from gradledger.audit._phrases import distinct, times
-from gradledger.audit._targets import Link, Meeting, Watch, kin, links, made_at, tree
+from gradledger.audit._targets import Link, Meeting, Watch, fed, kin, links, made_at, tree
 from gradledger.audit._unwritten import Attempt, forgotten, pending
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
@@ -57,7 +57,7 @@ def never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
     """Targets that stand still although the program holds an update of them, or holds none: (finding, module)."""
     known = links(world)
     found = []
-    for met in state.watch.meetings.values():
+    for met in (*state.watch.meetings.values(), *fed(state.watch, known, world)):
         if met.target == met.learner or met.symmetric or world.trained_module(met.target):
             continue
         if world.iteration - met.first_iteration < PATIENCE or not world.trained_module(met.learner):
@@ -113,11 +113,12 @@ def _remade(module: int, known: list[Link], world: World) -> bool:
 def _forgot(met: Meeting, world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
+    role = "gives its target" if met.feeds is None else f"feeds the target `{world.module_name(met.feeds)}`"
     return Finding(
         "T8",
         "error",
         met.target_site,
-        f"`{name}` is a copy of `{online}` and gives its target, but has not changed in {times(steps, 'step')}, and no "
+        f"`{name}` is a copy of `{online}` and {role}, but has not changed in {times(steps, 'step')}, and no "
         "line of the program writes into it: every target comes from the untrained first network.",
         "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
         related=distinct(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
@@ -131,13 +132,18 @@ def _forgot(met: Meeting, world: World) -> Finding:
 def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
+    role = (
+        f"gives the target for `{online}`"
+        if met.feeds is None
+        else f"is a copy of `{online}` and feeds the target `{world.module_name(met.feeds)}`"
+    )
     first, *others = [site for attempt in attempts for site in attempt.sites]
     ran = attempts[0].ran
     return Finding(
         "T8",
         "error",
         first,
-        f"`{name}` gives the target for `{online}` but has not changed in {times(steps, 'step')}: this update "
+        f"`{name}` {role} but has not changed in {times(steps, 'step')}: this update "
         + ("runs without writing a new value into it." if ran else "has never run."),
         "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
         if ran

@@ -120,7 +120,22 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
         mask_zeros=read.zeros,
         mask_across=read.across,
         mask_uneven=read.uneven,
+        behind=_behind(trace, calls) if bootstrap else (),
     )
+
+
+def _behind(trace: Trace, calls: tuple[CallRef, ...]) -> tuple[CallRef, ...]:
+    """Calls of other modules whose outputs went into these: a policy that chooses what a critic is asked."""
+    asked = {ref.module for ref in calls}
+    found: dict[int, CallRef] = {}
+    for ref in calls:
+        call = trace.calls.get(ref.call)
+        for token in call.given if call is not None else ():
+            value = trace.values.get(token)
+            if value is not None:
+                deeper, _, _ = _calls_below(trace, value)
+                found.update((d.call, d) for d in deeper if d.module not in asked)
+    return tuple(found.values())
 
 
 def _calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple[str, ...], Cut | None]:

@@ -24,7 +24,7 @@ class Call:
     """A forward call that the program made itself.  `gap`: reverse passes before it; `marks` die with its graph;
     `carries`: an input carries a graph that is not just the state which the line's last call gave; `used`: its values
     went into a walked loss, through a graph or cut off; `moody`, `active`: see `ModuleCalled`; `differentiates`:
-    a reverse pass ran within it."""
+    a reverse pass ran within it; `given`: the known values that it was given."""
 
     number: int
     module: int
@@ -50,6 +50,7 @@ class Call:
     active: int = 0
     carries: bool = False
     differentiates: bool = False
+    given: tuple[int, ...] = ()
 
     @property
     def alive(self) -> bool:

@@ -13,7 +13,8 @@ Every target comes from the untrained first network.  The loss falls all the sam
 By the copies themselves (source and target are one module, nothing changed, the trained network is overwritten), or,
 when no copy was seen in 50 steps and the target's values stand still, by an update of the target in the source that
 never ran or had no effect.  A copy of the trained network whose discounted output is the target in 200 steps, which
-stands still, and for which the source holds no update of any kind, is one that was forgotten.  A blend of a parameter
+stands still, and for which the source holds no update of any kind, is one that was forgotten.  So is a copy of a policy
+or an encoder that is trained through the critic and whose output the critic's target is given.  A blend of a parameter
 and a plain tensor that nothing uses, that is gone, and that begins with the same value each time, was dropped.  One
 update and no more, in a loop over what the source binds once to a zip or generator, was the last.  A blend that changes
 nothing, from a network of which a deep copy is trained, follows the wrong one.  `copy.state_dict().update(new)`, and
@@ -22,6 +23,7 @@ nothing, from a network of which a deep copy is trained, follows the wrong one. 
 ## Near misses
 - Frozen references, random networks to be predicted, pretrained teachers and critics: no code tries to update them,
   and no discounted output of a copy of the trained network is the target.
+- A policy that is kept as it was and evaluated by a critic of its own, while the one it was copied off learns on.
 - One copy on purpose, late in a run, over a list or in a function that makes its iterator anew.
 - A target that is replaced by a new deep copy; an average whose new values are stored, or used once and dropped.
 - Long intervals that have not come round yet are reported only when the source holds an update and 50 steps have

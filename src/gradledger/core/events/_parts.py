@@ -136,6 +136,7 @@ class Operand:
     running product over the rows of the batch; `mask_uneven`: where the smallest of several values is taken, of which
     only some are masked.
     `alias_of_other`: it is the other operand, detached.  `cut`: nearest cut on the way.
+    `behind`: of a bootstrap, calls of other modules whose outputs the calls above were given.
     """
 
     shape: tuple[int, ...]
@@ -153,6 +154,7 @@ class Operand:
     mask_zeros: tuple[int, int] | None = None
     mask_across: Site | None = None
     mask_uneven: Site | None = None
+    behind: tuple[CallRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from gradledger.ledger._session import Session
 from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
+MAX_INPUTS = 8
 MAX_OUTPUTS = 16
 MAX_LINES = 512  # whose last results are remembered
 SHAPED = 6  # operations between an output and what cuts it off
@@ -142,7 +143,11 @@ class _Probe:
         )
         call.moody, call.active = self.recorder.part(Moody).count(number, module, fresh)
         own = self.fed_back.get(site.key(), ())
-        for t in _flat(inputs):
+        given = _flat(inputs)
+        if self.trace.active:
+            known = [self.trace.tokens.find(t) for t in given[:MAX_INPUTS]]
+            call.given = tuple(token for token in known if token is not None)
+        for t in given:
             if t.requires_grad and not t.is_leaf:
                 call.inputs_need_grad = True
                 # a state that the line's own last call gave is no graph from elsewhere
