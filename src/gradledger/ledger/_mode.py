@@ -29,10 +29,11 @@ class Mode(TorchFunctionMode):
         trace = self._trace
         if kwargs is None:
             kwargs = {}
-        if not trace.wanted or trace.ops > MAX_OPS or not trace.recorder.detail:
-            return func(*args, **kwargs)
+        # torch has set the mode aside until this returns: nobody may move it meanwhile, watched or not
         trace.inside += 1
         try:
+            if not trace.wanted or trace.ops > MAX_OPS or not trace.recorder.detail:
+                return func(*args, **kwargs)
             return self._watched(trace, func, args, kwargs)
         finally:
             trace.inside -= 1

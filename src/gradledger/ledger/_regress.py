@@ -17,6 +17,7 @@ NEAR = 0.15  # distance of such neighbours, in standard deviations a column
 _WIDTHS = (1.0, 2.0, 4.0)  # of the kernel, in standard deviations
 _RIDGES = (1e-8, 1e-4, 1e-2, 1e-1, 1.0)
 _BRANCH_SAME, _BRANCH_APART, _BRANCH_SHARE, _BRANCH_BETWEEN = 0.05, 0.5, 0.3, 0.2
+_AFTER = 0.05  # of the rows: within so many of a row stand those that follow it in time
 _TABLE = 100  # rows that a table has, at least, which is gone through in passes
 _DISTINCT = 20  # values of a column that counts as continuous
 
@@ -47,10 +48,15 @@ def distances(x: Table, y: Table) -> Table:
 
 
 def near(x: Table, y: Table) -> Near:
-    """Compare the targets `y` of rows whose inputs `x` are nearest.  Both scaled; y keeps its columns."""
+    """Compare the targets `y` of rows whose inputs `x` are nearest.  Both scaled; y keeps its columns.
+
+    Rows that stand near each other in the table are not compared: along a trajectory they are alike in all there is
+    (Theiler 1986, on dimensions of attractors, leaves them out likewise).
+    """
     x, y = x[:NEAR_ROWS], y[:NEAR_ROWS]
     table = distances(x, x)
-    np.fill_diagonal(table, np.inf)
+    order = np.arange(len(x))
+    table[np.abs(order[:, None] - order) <= _AFTER * len(x)] = np.inf
     other = table.argmin(1)
     gap = table[np.arange(len(x)), other]
     chosen = np.argsort(gap)[: max(20, int(CLOSEST * len(x)))]

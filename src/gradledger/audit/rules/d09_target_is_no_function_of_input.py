@@ -24,6 +24,9 @@ noise: the target is drawn for itself, and another draw of its shape is what wen
 - Steep or wrapped functions, inputs of many columns whose nearest rows are far apart, targets of a few distinct values.
 - Flips of image and map together; images that are changed but for the places of their pixels.
 - Targets made by a network (bootstraps, teachers), generative models that are given noise.
+- Values regressed on returns of a program that acts in an environment: what comes after a state is drawn, and rows
+  that follow each other agree.
+- A policy that is held to others' actions while a critic judges it in the same loss.
 
 ## Fix
 Regress what the input determines (the sum, sine and cosine, one branch), give the model the missing input, or predict a
@@ -34,11 +37,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._acting import acts
 from gradledger.audit._made_at import made_at
 from gradledger.audit._phrases import distinct, number
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
-from gradledger.core.events import Comparison, Event, PixelsMoved, TargetDrawn, TargetExplained, TargetsExchanged
+from gradledger.core.events import (
+    Backward,
+    Comparison,
+    Event,
+    PixelsMoved,
+    TargetDrawn,
+    TargetExplained,
+    TargetsExchanged,
+)
 
 RULE = Rule(
     "D9",
@@ -46,7 +58,7 @@ RULE = Rule(
     "data",
     "The input of a regression does not determine its target: a floor that no training can pass.",
 )
-LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, TargetDrawn, PixelsMoved, Comparison)
+LISTENS: tuple[type[Event], ...] = (TargetExplained, TargetsExchanged, TargetDrawn, PixelsMoved, Comparison, Backward)
 NEEDS_DETAIL = True
 KEPT = 200
 EXPLAINED = 0.85  # of a column that the input does not determine
@@ -66,6 +78,9 @@ class State:
     drawn: list[TargetDrawn] = field(default_factory=list)
     moved: list[PixelsMoved] = field(default_factory=list)
     walked: set[tuple[str, int]] = field(default_factory=set)
+    walk: Backward | None = None  # the last one, whose comparisons come after it
+    compared: set[int] = field(default_factory=set)  # modules whose outputs it compared
+    judged: set[int] = field(default_factory=set)  # modules whose output another network judges in the same loss
 
 
 def init() -> State:
@@ -83,9 +98,23 @@ def update(state: State, event: Event, world: World) -> None:
         state.moved.append(event)
     elif isinstance(event, Comparison) and len(state.walked) < KEPT:
         state.walked.add(event.site.key())
+    if isinstance(event, Backward):
+        _decide(state)
+        state.walk, state.compared = event, set()
+    elif isinstance(event, Comparison) and state.walk is not None and event.backward == state.walk.backward:
+        state.compared.update(c.module for side in (event.left, event.right) for c in side.calls if c.graph)
+
+
+def _decide(state: State) -> None:
+    """Of the last reverse pass: the modules that it compared, and whose output went on into others that it did not."""
+    calls = state.walk.calls if state.walk is not None else ()
+    last = max((call.call for call in calls if call.module not in state.compared), default=0)
+    if len(state.judged) < KEPT:
+        state.judged.update(c.module for c in calls if c.module in state.compared and c.call < last)
 
 
 def finish(state: State, world: World) -> list[Finding]:
+    _decide(state)
     found = [_exchanged(e, world) for e in state.exchanged if e.apart >= STRANGERS and e.site.key() in state.walked]
     found += [_moved(e, world) for e in state.moved if e.moved >= OFTEN * e.again and e.site.key() in state.walked]
     found += [_drawn(e, world) for e in state.drawn if e.site.key() in state.walked]
@@ -97,6 +126,8 @@ def finish(state: State, world: World) -> list[Finding]:
         ]
         many = event.inverse >= EXACT and event.without < NEEDED
         branches = [i for i in open_ if event.branches[i]]
+        if event.module in state.judged or (event.targets == 1 and acts(event.site)):
+            branches = []  # what others did is a guide beside a critic; returns differ from state to state
         if event.site.key() not in state.walked or not open_ or not (many or branches):
             continue
         columns = open_ if many else branches
