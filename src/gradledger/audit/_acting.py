@@ -12,7 +12,7 @@ from gradledger.core.site import Site, is_installed
 def acts(site: Site) -> bool:
     """Whether a file of the program on the way to a line takes at least three values from a `step`, as gymnasium's and
     the older gym's environments give them."""
-    files = dict.fromkeys(place.file for place in (site, *site.callers))
+    files = dict.fromkeys([site.file, *(frame.file for frame in site.callers)])
     return any(_steps(file) for file in files if file and not is_installed(file))
 
 

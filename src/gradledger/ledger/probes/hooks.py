@@ -1,6 +1,6 @@
 """Reverse passes whose gradients the program's own hooks on modules see: curvature statistics, saliency, records.
 
-What such a pass leaves in `.grad` may be thrown away: it has been read on its way.  Hooks on tensors do not count, since
+What such a pass leaves in `.grad` may be thrown away: it has been read on its way.  Hooks on tensors do not count:
 most of them change a gradient (clip it, mask it) that is wanted afterwards.
 """
 
