@@ -21,6 +21,7 @@ from gradledger.core.site import Site
 from gradledger.ledger import _site
 from gradledger.ledger._moody import Moody
 from gradledger.ledger._patch import Undo, observe, together
+from gradledger.ledger._plain_length import asks_plainly
 from gradledger.ledger._session import Session
 
 # Their length follows from the size of the data alone; another sampler's may do anything, draw random numbers even.
@@ -43,7 +44,7 @@ def length_of(loader: DataLoader[Any]) -> int:
     """Batches of one pass; 0 when that cannot be known without running code that may have effects."""
     if isinstance(loader.dataset, IterableDataset) or type(sampler_of(loader)) not in _KNOWN:
         return 0
-    if type(loader).__len__ is not DataLoader.__len__:
+    if type(loader).__len__ is not DataLoader.__len__ or not asks_plainly(loader.dataset):
         return 0
     try:
         return len(loader)

@@ -133,7 +133,9 @@ class _Probe:
 
     def begins(self, before: Any, iterator: Any, args: Any, kwargs: Any) -> None:
         loader = args[0]
-        sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
+        sampler = getattr(loader.batch_sampler, "sampler", None)
+        if sampler is None:  # a sampler's truth is its length, and that may be anything
+            sampler = loader.sampler
         shards = isinstance(sampler, DistributedSampler)
         rank, world = place()
         number = self.recorder.objects.number(loader)
