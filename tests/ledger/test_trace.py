@@ -13,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gradledger.core.events import AliasWritten, Backward, LeafSeen, ModuleCalled, Step
+from gradledger.ledger._mode import Mode
 from gradledger.ledger._naming import canonical, is_inplace
 
 
@@ -193,3 +194,46 @@ def test_a_library_below_the_training_loop_is_no_line_to_edit() -> None:
         optimizer.step()
     (backward,), (step,) = w.all(Backward), w.all(Step)
     assert {backward.site.file, step.site.file} == {__file__}
+
+
+def test_the_mode_never_stands_twice() -> None:
+    """torch sets a mode aside while it runs: taken for gone and put in anew, it would see every operation twice."""
+    with watching() as w:
+        trace = w.session.trace
+
+        class Settles:
+            @classmethod
+            def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> int:
+                trace.settle()
+                return 0
+
+        assert _modes() == 1
+        trace.wanted = False  # as where `off()` could not take it out yet
+        torch.add(torch.ones(2), Settles())  # type: ignore[call-overload]
+        trace.on()
+        assert _modes() == 1
+        before = trace.ops
+        torch.ones(2).neg()
+        assert trace.ops == before + 2
+    assert _modes() == 0
+
+
+def _modes() -> int:
+    return sum(isinstance(mode, Mode) for mode in _get_current_function_mode_stack())
+
+
+def test_the_mode_leaves_when_detail_ends_within_an_operation() -> None:
+    """Without an optimizer an iteration ends inside `Tensor.backward`, of which torch has set the mode aside."""
+    net = nn.Linear(3, 1)
+    with watching() as w:
+        for _ in range(60):
+            net(torch.ones(2, 3)).sum().backward()
+        assert not w.session.recorder.detail
+        net(torch.ones(2, 3)).sum()
+        assert _modes() == 0
+    with watching() as w:
+        while w.session.recorder.detail:
+            net(torch.ones(2, 3)).sum().backward()
+        assert _modes() == 1
+    assert _modes() == 0
+    assert not torch.nn.modules.module._global_forward_pre_hooks

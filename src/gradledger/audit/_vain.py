@@ -110,15 +110,22 @@ def _remade(module: int, known: list[Link], world: World) -> bool:
     )
 
 
+def _role(met: Meeting, world: World) -> str:
+    """What the target is to the network that learns."""
+    online = world.module_name(met.learner)
+    if met.feeds is None:
+        return f"gives the target for `{online}`"
+    return f"is a copy of `{online}` and feeds the target `{world.module_name(met.feeds)}`"
+
+
 def _forgot(met: Meeting, world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
-    role = "gives its target" if met.feeds is None else f"feeds the target `{world.module_name(met.feeds)}`"
     return Finding(
         "T8",
         "error",
         met.target_site,
-        f"`{name}` is a copy of `{online}` and {role}, but has not changed in {times(steps, 'step')}, and no "
+        f"`{name}` {_role(met, world)} but has not changed in {times(steps, 'step')}, and no "
         "line of the program writes into it: every target comes from the untrained first network.",
         "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
         related=distinct(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
@@ -132,18 +139,13 @@ def _forgot(met: Meeting, world: World) -> Finding:
 def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
-    role = (
-        f"gives the target for `{online}`"
-        if met.feeds is None
-        else f"is a copy of `{online}` and feeds the target `{world.module_name(met.feeds)}`"
-    )
     first, *others = [site for attempt in attempts for site in attempt.sites]
     ran = attempts[0].ran
     return Finding(
         "T8",
         "error",
         first,
-        f"`{name}` {role} but has not changed in {times(steps, 'step')}: this update "
+        f"`{name}` {_role(met, world)} but has not changed in {times(steps, 'step')}: this update "
         + ("runs without writing a new value into it." if ran else "has never run."),
         "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
         if ran

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 
-from gradledger.core.events import CallRef, Cut, Operand
+from gradledger.core.events import Operand
 from gradledger.core.site import NOWHERE, Site
 from gradledger.ledger._axes import along_one_axis
 from gradledger.ledger._counts import ZEROS
 from gradledger.ledger._naming import DISTANCES, LOSSES, SELECTIONS
-from gradledger.ledger._operations import Op, Value, is_ref
+from gradledger.ledger._operations import Op, is_ref
 from gradledger.ledger._provenance import (
     CUTS,
     MAX_VISITS,
     PARTS,
     RANDOM,
-    call_ref,
+    calls_behind,
+    calls_below,
     content,
     has_call,
     is_detached_alias,
@@ -101,7 +102,7 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
     value = trace.values.get(token)
     if value is None:
         return Operand((), False, "input", NOWHERE)
-    calls, names, cut = _calls_below(trace, value)
+    calls, names, cut = calls_below(trace, value)
     read = _affine(trace, token)
     bootstrap = read.plus and bool(calls) and read.end is not None and (read.discount is not None or read.masked)
     return Operand(
@@ -120,54 +121,8 @@ def operand(trace: Trace, token: int, other: int, logs: bool = False) -> Operand
         mask_zeros=read.zeros,
         mask_across=read.across,
         mask_uneven=read.uneven,
-        behind=_behind(trace, calls) if bootstrap else (),
+        behind=calls_behind(trace, calls) if bootstrap else (),
     )
-
-
-def _behind(trace: Trace, calls: tuple[CallRef, ...]) -> tuple[CallRef, ...]:
-    """Calls of other modules whose outputs went into these: a policy that chooses what a critic is asked."""
-    asked = {ref.module for ref in calls}
-    found: dict[int, CallRef] = {}
-    for ref in calls:
-        call = trace.calls.get(ref.call)
-        for token in call.given if call is not None else ():
-            value = trace.values.get(token)
-            if value is not None:
-                deeper, _, _ = _calls_below(trace, value)
-                found.update((d.call, d) for d in deeper if d.module not in asked)
-    return tuple(found.values())
-
-
-def _calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple[str, ...], Cut | None]:
-    calls: dict[int, CallRef] = {}
-    names: dict[str, None] = {}
-    cut: Cut | None = None
-    queue: deque[tuple[int, bool]] = deque([(start.token, start.graph)])
-    seen: set[tuple[int, bool]] = set()
-    while queue and len(seen) < MAX_VISITS:
-        token, flow = queue.popleft()
-        value = trace.values.get(token)
-        if value is None or (token, flow) in seen:
-            continue
-        seen.add((token, flow))
-        if value.call is not None:
-            old = calls.get(value.call.number)
-            if old is None or (flow and not old.graph):
-                calls[value.call.number] = call_ref(value.call, flow and value.graph)
-            continue
-        op = value.op
-        if op is None:
-            continue
-        if len(names) < 30:
-            names[op.name] = None
-        if cut is None and not value.graph:
-            inputs = [trace.values.get(t) for t in op.ins]
-            if any(v is not None and v.graph for v in inputs):
-                cut = Cut(op.name if op.name in CUTS else "no_grad" if not op.grad_on else op.name, op.site)
-        for t in op.ins:
-            v = trace.values.get(t)
-            queue.append((t, flow and v is not None and v.graph))
-    return tuple(calls.values()), tuple(names), cut
 
 
 def _sides_with_call(trace: Trace, sides: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections import deque
 
 from gradledger.core.events import CallRef, Cut
 from gradledger.ledger._naming import LIKENESSES, OVERWRITES, VIEWS
-from gradledger.ledger._operations import Call, Op, is_ref
+from gradledger.ledger._operations import Call, Op, Value, is_ref
 from gradledger.ledger._trace import Trace
 
 THROUGH = VIEWS | {"to", "clone", "double", "type", "half", "bfloat16", "positive", "type_as", "cpu", "cuda"}
@@ -187,6 +187,53 @@ def leaf_behind(trace: Trace, token: int) -> int | None:
 def call_ref(call: Call, graph: bool) -> CallRef:
     """The event form of a call."""
     return CallRef(call.number, call.module, call.site, graph, call.grad_on, call.training)
+
+
+def calls_below(trace: Trace, start: Value) -> tuple[tuple[CallRef, ...], tuple[str, ...], Cut | None]:
+    """Module calls that a value was made from, the operations up to them, and where its graph was cut on the way."""
+    calls: dict[int, CallRef] = {}
+    names: dict[str, None] = {}
+    cut: Cut | None = None
+    queue: deque[tuple[int, bool]] = deque([(start.token, start.graph)])
+    seen: set[tuple[int, bool]] = set()
+    while queue and len(seen) < MAX_VISITS:
+        token, flow = queue.popleft()
+        value = trace.values.get(token)
+        if value is None or (token, flow) in seen:
+            continue
+        seen.add((token, flow))
+        if value.call is not None:
+            old = calls.get(value.call.number)
+            if old is None or (flow and not old.graph):
+                calls[value.call.number] = call_ref(value.call, flow and value.graph)
+            continue
+        op = value.op
+        if op is None:
+            continue
+        if len(names) < 30:
+            names[op.name] = None
+        if cut is None and not value.graph:
+            inputs = [trace.values.get(t) for t in op.ins]
+            if any(v is not None and v.graph for v in inputs):
+                cut = Cut(op.name if op.name in CUTS else "no_grad" if not op.grad_on else op.name, op.site)
+        for t in op.ins:
+            v = trace.values.get(t)
+            queue.append((t, flow and v is not None and v.graph))
+    return tuple(calls.values()), tuple(names), cut
+
+
+def calls_behind(trace: Trace, calls: tuple[CallRef, ...]) -> tuple[CallRef, ...]:
+    """Calls of other modules whose outputs went into these: a policy that chooses what a critic is asked."""
+    asked = {ref.module for ref in calls}
+    found: dict[int, CallRef] = {}
+    for ref in calls:
+        call = trace.calls.get(ref.call)
+        for token in call.given if call is not None else ():
+            value = trace.values.get(token)
+            if value is not None:
+                deeper, _, _ = calls_below(trace, value)
+                found.update((d.call, d) for d in deeper if d.module not in asked)
+    return tuple(found.values())
 
 
 def has_call(trace: Trace, token: int) -> bool:

@@ -139,6 +139,11 @@ class Trace:
                 self.off()
 
     @property
+    def inserted(self) -> bool:
+        """Whether our mode stands in the stack, wanted or not."""
+        return self._mode is not None
+
+    @property
     def active(self) -> bool:
         """Whether operations are being recorded now."""
         return self.wanted and self._mode is not None

@@ -28,7 +28,7 @@ from gradledger.ledger._session import Session
 from gradledger.ledger.probes import modes, modules
 
 SCANS = 3  # first calls of each module before which its attributes are looked at
-MAX_INPUTS = 8
+MAX_INPUTS = 8  # of a call whose origin is kept: a critic is given few, a module of many tensors is no critic
 MAX_OUTPUTS = 16
 MAX_LINES = 512  # whose last results are remembered
 SHAPED = 6  # operations between an output and what cuts it off
@@ -45,6 +45,7 @@ class _Probe:
         self.recorder = session.recorder
         self.trace = session.trace
         self.handles: list[RemovableHandle] = []
+        self.leaving: RemovableHandle | None = None
         self.aside: list[int] = []
         self.numbers = 0
         self.entered: list[tuple[weakref.ref[torch.nn.Module], Call | None]] = []
@@ -72,9 +73,23 @@ class _Probe:
             self.trace.off()
             self.entered.clear()
             self.aside.clear()
+            if self.trace.inserted and self.leaving is None:
+                # we are inside an operation of which torch has set our mode aside: the next call can take it out
+                self.leaving = register_module_forward_pre_hook(self._leave)
+
+    def _leave(self, module: torch.nn.Module, inputs: Any) -> None:
+        with self.recorder.guard("call"):
+            self.trace.settle()
+            if self.leaving is not None and not (self.trace.inserted and not self.handles):
+                self.leaving.remove()
+                self.leaving = None
 
     def undo(self) -> None:
         self.switch(False)
+        self.trace.off()
+        if self.leaving is not None:
+            self.leaving.remove()
+            self.leaving = None
 
     # ------------------------------------------------------------------ hooks
 
