@@ -168,6 +168,25 @@ def vector(online: nn.Module, target: nn.Module) -> None:
     nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(online.parameters()), target.parameters())
 
 
+def vector_blend(online: nn.Module, target: nn.Module) -> None:
+    with torch.no_grad():
+        fast, slow = (nn.utils.parameters_to_vector(m.parameters()) for m in (online, target))
+        nn.utils.vector_to_parameters(0.75 * slow + fast * 0.25, target.parameters())
+
+
+def vector_slices(online: nn.Module, target: nn.Module) -> None:
+    flat, at = torch.cat([p.detach().reshape(-1) for p in online.parameters()]), 0
+    for t in target.parameters():
+        t.data.copy_(flat[at : at + t.numel()].view(t.shape))
+        at += t.numel()
+
+
+def flat_views(online: nn.Module, target: nn.Module) -> None:
+    with torch.no_grad():
+        for t, p in zip(target.parameters(), online.parameters(), strict=True):
+            t.view(-1).copy_(p.view(-1))
+
+
 UPDATES: list[tuple[Callable[[nn.Module, nn.Module], None], str, float]] = [
     (data_copy, "copy_", 1.0),
     (no_grad_copy, "copy_", 1.0),
@@ -183,6 +202,10 @@ UPDATES: list[tuple[Callable[[nn.Module, nn.Module], None], str, float]] = [
     (data_assign, "assign", 1.0),
     (data_assign_blend, "assign", 0.25),
     (state_copy, "copy_", 1.0),
+    (vector, "assign", 1.0),
+    (vector_blend, "assign", 0.25),
+    (vector_slices, "copy_", 1.0),
+    (flat_views, "copy_", 1.0),
 ]
 
 
@@ -202,15 +225,6 @@ def test_an_update_is_one_fact(update: Callable[[nn.Module, nn.Module], None], h
         assert event.site.callers[0].function.startswith("test_an_update")
         assert not event.same
         assert watch.all(StorageShared) == []
-
-
-def test_a_vector_of_all_parameters() -> None:
-    with watching() as watch:
-        online, target = two()
-        vector(online, target)
-        event = settle(watch)
-        assert (event.source, event.target, event.how) == (watch.module(online), watch.module(target), "assign")
-        assert {t for _, t in event.pairs} == {watch.tensor(t) for t in target.parameters()}
 
 
 def test_an_update_layer_by_layer_is_one_fact() -> None:

@@ -273,7 +273,9 @@ class Trace:
             written = op is not None and op.inplace and tensor._is_view()
             is_leaf = not written and tensor.is_leaf
             if is_leaf:
-                if leaf is None:
+                if leaf is None and _is_part_of_leaf(tensor):
+                    graph = False
+                elif leaf is None:
                     leaf = self.recorder.tensor_id(tensor)
             elif not written:
                 node = node_number(tensor)
@@ -432,7 +434,7 @@ class Trace:
                 on_flag(tensor, bool(new), bool(before))
         elif attribute == "data" and isinstance(new, torch.Tensor):
             token = self.token_of(new)
-            source, tau = _writes.blend_source(self, (token,), tensor)
+            source, tau = _writes.blend_source(self, (token,), tensor, _writes.place_of((new,)))
             number = self.recorder.tensors.find(source) if source is not None else None
             for on_data in self.listeners.data_set:
                 on_data(tensor, new, number, tau)
@@ -440,3 +442,9 @@ class Trace:
                 self._enter(
                     self.tokens.renumber(tensor), tensor, self._op("data", _site.here(2), (token,), (), {}, True)
                 )
+
+
+def _is_part_of_leaf(tensor: torch.Tensor) -> bool:
+    """A view, made under no_grad, of what requires grad: torch calls it a leaf that does too, and it is neither."""
+    base = tensor._base if tensor._is_view() else None
+    return base is not None and base.requires_grad

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ def note_aliases(
                 trace.param_aliases[r.token] = trace.param_aliases[source.token]
     elif name in VIEWS or op.inplace:
         for t, r in zip(outs, results, strict=True):
+            whole = source.leaf is not None and t.numel() == ins[0].numel()
+            if whole and not r.graph and r.leaf is None and _shares(t, ins[0]):
+                trace.param_aliases[r.token] = Ref(ins[0])  # seen under no_grad
             if tokens[0] in trace.aliases and (op.inplace or _shares(t, ins[0])):
                 trace.aliases[r.token] = trace.aliases[tokens[0]]
             if tokens[0] in trace.param_aliases:
@@ -98,7 +102,7 @@ def note_write(
         target = ref() if ref is not None else None
     if target is None:
         return
-    source, tau = blend_source(trace, tokens[1:], target)
+    source, tau = blend_source(trace, tokens[1:], target, place_of(ins[1:]))
     raw = op.name
     if raw == "lerp_" and tau is not None:
         weight = op.options.get("weight", (op.options.get("_args") or (None,))[-1])
@@ -141,10 +145,21 @@ def note_writes(trace: Trace, op: Op, args: tuple[Any, ...]) -> None:
         note_write(trace, replace(op, name=name, ins=tokens), ins, tokens, [target])
 
 
+def place_of(sources: Sequence[torch.Tensor]) -> int | None:
+    """Where in its memory what is written stands, as a part of one flat vector of many tensors does; None when there is
+    more than one source."""
+    if len(sources) != 1 or sources[0].layout != torch.strided:
+        return None
+    return sources[0].storage_offset()
+
+
 def blend_source(
-    trace: Trace, tokens: tuple[int, ...], target: torch.Tensor
+    trace: Trace, tokens: tuple[int, ...], target: torch.Tensor, place: int | None = None
 ) -> tuple[torch.Tensor | None, float | None]:
-    """Which other followed tensor flows into a write on `target`, and its weight (product of plain numbers)."""
+    """Which other followed tensor flows into a write on `target`, and its weight (product of plain numbers).
+
+    place: where in its memory the source stands (`place_of`).
+    """
     own = trace.recorder.tensors.find(target)
     queue: deque[tuple[int, float, int]] = deque((t, 1.0, 0) for t in tokens)
     seen: set[int] = set()
@@ -168,6 +183,10 @@ def blend_source(
             continue  # weights that data went through, or that chose something, are no copy of them
         if value.op.name == "cat" and own is not None and any(_views(trace, t, own) for t in value.op.ins):
             continue  # one flat vector of many tensors: the part that comes back is the tensor's own
+        part = _part(trace, value.op, place, target.numel()) if value.op.name == "cat" else None
+        if part is not None:
+            queue.append((part, weight, depth + 1))
+            continue
         factor = weight
         for operand in value.op.operands:
             if isinstance(operand, (int, float)) and not isinstance(operand, Token):
@@ -179,6 +198,19 @@ def blend_source(
         for i, t in enumerate(value.op.ins):
             queue.append((t, factor * alpha if alpha is not None and i == 1 else factor, depth + 1))
     return None, None
+
+
+def _part(trace: Trace, op: Op, place: int | None, size: int) -> int | None:
+    """Of a flat vector made of many tensors, the one that stands at a place and is of a size."""
+    at = 0
+    for token in op.ins:
+        value = trace.values.get(token)
+        if value is None or len(value.shape) != 1:
+            return None
+        if at == place:
+            return token if value.shape[0] == size else None
+        at += value.shape[0]
+    return None
 
 
 def _views(trace: Trace, token: int, leaf: int) -> bool:
