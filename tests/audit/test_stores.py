@@ -74,3 +74,20 @@ def test_other_functions_and_broken_sources_are_left_alone(tmp_path: Path) -> No
     assert keeping(tmp_path, source, 5) == []
     assert keeping(tmp_path, "loss = (\n", 1) == []
     assert stores(Site("no such file", 3, "f")) == ()
+
+
+def test_what_is_computed_from_an_output_keeps_it_too(tmp_path: Path) -> None:
+    source = """
+    def f(net, tracker, x):
+        out = net(x)
+        plain = out.detach().mean()
+        loss = (out - x).square().mean()
+        scaled = 2 * loss
+        tracker.add(plain)
+        tracker.add(scaled)
+    """
+    file = tmp_path / "derived.py"
+    file.write_text(dedent(source).lstrip("\n"), encoding="utf-8")
+    site = Site(str(file), 2, "f")
+    assert [s.line for s in stores(site)] == []
+    assert [s.line for s in stores(site, derived=True)] == [7]

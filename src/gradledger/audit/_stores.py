@@ -25,6 +25,8 @@ _KEEPS = frozenset(
 )  # fmt: skip
 # Calls that make a new object around a tensor and keep its graph.
 _WRAPS = frozenset({"dict", "list", "tuple", "float_list", "stack", "cat"})
+# Calls whose result has no graph.
+_CUTS = frozenset({"detach", "item", "tolist", "numpy", "float", "int", "len", "argmax", "sample", "print"})
 _DEPTH = 3
 
 
@@ -36,13 +38,16 @@ def _tree(file: str) -> ast.Module | None:
         return None
 
 
-def stores(site: Site) -> tuple[Site, ...]:
-    """Lines that keep the tensor which the statement at `site` makes or walks; empty when none is recognised."""
+def stores(site: Site, *, derived: bool = False) -> tuple[Site, ...]:
+    """Lines that keep the tensor which the statement at `site` makes or walks; empty when none is recognised.
+
+    derived: or what the same function computes from it, which keeps its graph.
+    """
     found: dict[tuple[str, int], Site] = {}
     frames = [Frame(site.file, site.line, site.function), *site.callers]
     names: set[str] | None = None
     for frame in frames[:_DEPTH]:
-        names, lines = _in_frame(frame, names)
+        names, lines = _in_frame(frame, names, derived and names is None)
         for line in lines:
             found.setdefault((frame.file, line), Site(frame.file, line, frame.function))
         if not names:
@@ -50,9 +55,10 @@ def stores(site: Site) -> tuple[Site, ...]:
     return tuple(found.values())
 
 
-def _in_frame(frame: Frame, returned: set[str] | None) -> tuple[set[str], list[int]]:
+def _in_frame(frame: Frame, returned: set[str] | None, derived: bool) -> tuple[set[str], list[int]]:
     """Storing lines of one function.  `returned`: None in the innermost frame; else something was returned to here.
-    Gives also the names that are returned to the next caller (empty: nothing goes on)."""
+    `derived`: what is computed from it counts like it.  Gives also the names that are returned to the next caller
+    (empty: nothing goes on)."""
     tree = _tree(frame.file)
     if tree is None:
         return set(), []
@@ -67,6 +73,8 @@ def _in_frame(frame: Frame, returned: set[str] | None) -> tuple[set[str], list[i
         return set(), []
     if returned is not None:
         names = _with_parts(body, names)
+    if derived:
+        names = _with_results(body, names)
     lines = sorted({s.lineno for s in _statements(body) if _keeps(s, names)})
     goes_on = any(
         isinstance(s, ast.Return) and s.value is not None and _bare(s.value, names) for s in _statements(body)
@@ -90,6 +98,27 @@ def _with_parts(body: list[ast.stmt], names: set[str]) -> set[str]:
         if isinstance(source, ast.Name) and source.id in names:
             names |= {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
     return names
+
+
+def _with_results(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """`names`, and those that are given something computed from them, unless it is cut off."""
+    names = set(names)
+    for _ in range(2):  # a loop may use a name above the line that makes it
+        for statement in _statements(body):
+            if isinstance(statement, ast.Assign) and _computes(statement.value, names):
+                names |= {n.id for t in statement.targets for n in walk(t) if isinstance(n, ast.Name)}
+    return names
+
+
+def _computes(node: ast.AST, names: set[str]) -> bool:
+    """Whether one of `names` is in an expression other than below a call that cuts its graph off."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in _CUTS:
+            return False
+    return any(_computes(part, names) for part in ast.iter_child_nodes(node))
 
 
 def _scope(tree: ast.Module, line: int) -> list[ast.stmt]:

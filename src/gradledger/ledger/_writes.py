@@ -150,7 +150,7 @@ def place_of(sources: Sequence[torch.Tensor]) -> int | None:
     more than one source."""
     if len(sources) != 1 or sources[0].layout != torch.strided:
         return None
-    return sources[0].storage_offset()
+    return int(sources[0].storage_offset())
 
 
 def blend_source(

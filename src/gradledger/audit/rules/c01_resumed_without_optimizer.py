@@ -159,6 +159,7 @@ def _begun(state: Resumes, world: World) -> list[Finding]:
                             f"file does not hold its state, and the learning rate starts over.",
                             "save scheduler.state_dict() beside the model, and load it after the optimizer's",
                             scheduler.made.cls,
+                            scheduler.made.site,
                         )
                     )
     for load in state.loads.values():
@@ -238,7 +239,9 @@ def _replaced(load: Load, other: OptimizerInfo, optimizer: OptimizerInfo, world:
     )
 
 
-def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, subject: str) -> Finding:
+def _finding(
+    state: Resumes, load: Load, world: World, message: str, fix: str, subject: str, made: Site = NOWHERE
+) -> Finding:
     saved = next((s.site for s in reversed(state.saved) if s.seq < load.event.seq and "module" in s.what), NOWHERE)
     return Finding(
         "C1",
@@ -246,7 +249,7 @@ def _finding(state: Resumes, load: Load, world: World, message: str, fix: str, s
         load.event.site,
         message,
         fix,
-        related=distinct(load.event.site, (saved, load.read_at, *_asked_first(load.event.site))),
+        related=distinct(load.event.site, (saved, load.read_at, made, *_asked_first(load.event.site))),
         evidence={"file_holds": sorted(load.held)},
         confidence="likely",
         subject=subject,

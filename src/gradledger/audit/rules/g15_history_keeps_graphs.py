@@ -81,7 +81,7 @@ def finish(state: State, world: World) -> list[Finding]:
 
 def _finding(kept: _Kept) -> Finding:
     event = kept.most
-    keeping = (event.site,) if event.growing else stores(event.made_site)
+    keeping = (event.site,) if event.growing else stores(event.made_site, derived=event.what == "output")
     site = keeping[0] if keeping else event.made_site
     how = (
         f"it has chained each step's graph to the one before for at least {event.alive} steps"

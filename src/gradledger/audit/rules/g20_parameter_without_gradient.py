@@ -33,6 +33,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import parsed, walk
+from gradledger.audit._cuts import cut_after
 from gradledger.audit._cycle import has_gradient
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times, way_out
@@ -234,7 +235,7 @@ def _finding(
             why += f" ({', '.join(f'`self.{name}` is read on line {at.line}' for name, at in reads)})"
         fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
         function = enclosing_function(ran_at.file, ran_at.line)
-        places = [Site(ran_at.file, function.lineno, function.name)] if function is not None else []
+        places = cut_after(ran_at) or ([Site(ran_at.file, function.lineno, function.name)] if function else [])
         places += list(state.terms.values())[:3]
     else:
         places = _walked_at(module, world) if whole else []

@@ -18,6 +18,7 @@ the first that differs is named.
 ## Near misses
 - `preserve_rng_state=True`, the default.
 - `preserve_rng_state=False` around a part that draws nothing, or whose dropout is off.
+- A part that reads what it writes itself, and so differs the second time: GL-S02 speaks of the write.
 
 ## Fix
 Leave `preserve_rng_state` at its default, or move the dropout out of the recomputed part.
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name, lines_calling, parsed, walk
 from gradledger.audit._phrases import distinct
+from gradledger.audit._recomputes import follows
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, Recomputed
@@ -52,7 +54,7 @@ class State:
     """Draws inside a recomputed part, by the line of the recompute."""
 
     draws: dict[tuple[str, int], list[Recomputed]] = field(default_factory=dict)
-    iterated: set[tuple[str, int]] = field(default_factory=set)  # where a spectral norm makes one step more (GL-S02)
+    writes: dict[tuple[str, int], list[Recomputed]] = field(default_factory=dict)  # that both runs make (GL-S02)
 
 
 def init() -> State:
@@ -66,12 +68,16 @@ def update(state: State, event: Event, world: World) -> None:
             events = state.draws.setdefault(key, [])
             if len(events) < 16:
                 events.append(event)
-    elif isinstance(event, Recomputed) and event.op == "normalize":
-        state.iterated.add(event.site.key())
+    elif isinstance(event, Recomputed) and event.what == "statistics" and len(state.writes) < KEPT:
+        state.writes.setdefault(event.site.key(), []).append(event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [_finding(e) for key, e in state.draws.items() if e[0].what == "random" or key not in state.iterated]
+    return [
+        _finding(events)
+        for key, events in state.draws.items()
+        if not any(follows(events[0], write) for write in state.writes.get(key, ()))  # GL-S02 says so
+    ]
 
 
 def _restores(site: Site) -> list[Site]:

@@ -12,7 +12,8 @@ same model trained without recompute, and results differ between the two.
 ## How it is found
 In watched iterations, the running mean right after the forward is compared with the one after the reverse pass.  It is
 reported when it was moved again and by nothing but the recomputation.  The same of a tensor without graph that both
-runs write in place (or by `out=`, as a spectral norm does), and that holds another value after the second.
+runs write in place (or by `out=`, as a spectral norm does), and that holds another value after the second.  Where the
+part reads what it writes, the second run computes another function than the first: that is an error.
 
 ## Near misses
 - A BatchNorm in evaluation mode, or outside of the recomputed part.
@@ -30,6 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
+from gradledger.audit._recomputes import follows
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, Recomputed
@@ -48,9 +50,10 @@ KEPT = 256
 
 @dataclass(slots=True)
 class State:
-    """The first time that statistics were moved twice, by the line of the recompute."""
+    """The first time that statistics were moved twice, by the line of the recompute, and what came out otherwise."""
 
     moved: dict[tuple[str, int], Recomputed] = field(default_factory=dict)
+    changed: dict[tuple[str, int], Recomputed] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -60,21 +63,32 @@ def init() -> State:
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Recomputed) and event.what == "statistics" and len(state.moved) < KEPT:
         state.moved.setdefault(event.site.key(), event)
+    elif isinstance(event, Recomputed) and event.what == "state" and len(state.changed) < KEPT:
+        state.changed.setdefault(event.site.key(), event)
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    return [
-        Finding(
-            "S2",
-            "warning",
-            event.site,
-            *_words(event),
-            related=distinct(event.site, (event.op_site, *event.op_site.above(3))),
-            evidence={"moves_for_each_batch": 2},
-            iteration=event.iteration,
-        )
-        for event in state.moved.values()
-    ]
+    return [_finding(event, state.changed.get(key)) for key, event in state.moved.items()]
+
+
+def _finding(event: Recomputed, changed: Recomputed | None) -> Finding:
+    message, fix = _words(event)
+    felt = changed is not None and follows(changed, event)
+    lines = (event.op_site, *event.op_site.above(3))
+    if felt and changed is not None:
+        lines = (*lines, changed.op_site)
+        if event.op != "normalize":
+            message += f"  What line {changed.op_site.line} makes of it differs: the gradient is not that of the loss."
+    return Finding(
+        "S2",
+        "error" if felt else "warning",
+        event.site,
+        message,
+        fix,
+        related=distinct(event.site, lines),
+        evidence={"moves_for_each_batch": 2, "changes_the_output": felt},
+        iteration=event.iteration,
+    )
 
 
 def _words(event: Recomputed) -> tuple[str, str]:

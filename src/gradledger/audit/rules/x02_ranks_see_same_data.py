@@ -29,10 +29,12 @@ rows, `order[rank::world_size]`, or its own random stream, `torch.Generator().ma
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import lines_calling
 from gradledger.audit._phrases import distinct, number, times
+from gradledger.audit._source import source_lines
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Backward, Event, LoaderEpoch, RankBatch, RankLoss, RankParameters, SamplerPass
@@ -47,7 +49,9 @@ RULE = Rule(
 LISTENS: tuple[type[Event], ...] = (SamplerPass, RankBatch, RankLoss, RankParameters, LoaderEpoch, Backward)
 KEPT = 2000
 BATCHES = 3
-_SAMPLERS = frozenset({"DistributedSampler"})
+_SAMPLERS = frozenset({"DistributedSampler", "Subset"})
+_LOADERS = frozenset({"DataLoader"})
+_ASKS_RANK = re.compile(r"get_rank\(|[\"'](LOCAL_|GLOBAL_|NODE_)?RANK[\"']")
 _Line = tuple[tuple[str, int], int]
 
 
@@ -202,9 +206,18 @@ def _equal(state: State) -> list[Finding]:
 
 
 def _samplers(site: Site) -> list[Site]:
-    """Lines that build a sampler for ranks, in the files that led to the pass: one may be told the wrong rank."""
+    """Lines that divide the data among ranks, or ask which rank this is, in the files that led to the pass, and those
+    that build loaders: one may be told the wrong rank."""
     files = dict.fromkeys((site.file, *(f.file for f in site.callers)))
-    return [Site(file, line, "") for file in files for line in lines_calling(file, _SAMPLERS)[:3]]
+    return [
+        Site(file, line, "")
+        for file in files
+        for line in (
+            *lines_calling(file, _SAMPLERS)[:3],
+            *(number for number, text in enumerate(source_lines(file), 1) if _ASKS_RANK.search(text)),
+            *lines_calling(file, _LOADERS)[:3],
+        )[:8]
+    ]
 
 
 def _alike(state: State) -> list[Finding]:
