@@ -310,6 +310,10 @@ def test_what_a_file_holds() -> None:
     assert contents(optimizer.state_dict()) == ("optimizer",)
     assert contents(torch.get_rng_state()) == ("rng",)
     assert contents([1, 2]) == ("other",)
+    # two states and one tensor beside them are no state of a module with two entries too many
+    assert contents({k: whole[k] for k in ("model", "opts", "rng")}) == ("module", "optimizer", "rng")
+    assert contents({"model": model.state_dict(), "rng": torch.get_rng_state()}) == ("module", "rng")
+    assert contents({**model.state_dict(), "_extra_state": {"seen": torch.ones(1)}}) == ("module",)
 
 
 def test_prints_tell_states_apart() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name, parsed, walk
@@ -49,12 +49,13 @@ def use_of(event: NotPutBack, name: str) -> Use | None:
     if tree is None or cls is None:
         return None
     use, methods = Use(), list(_methods(tree, cls))
+    called = _called(tree, event.cls.rpartition(".")[2])
     told: dict[str, int] = {}
     for _ in range(3):  # until what the methods return is known to those that call them
         for method in methods:
             told[method.name] = _Method(method, name, told, Use()).level
     for method in methods:
-        one = _Method(method, name, told, use)
+        one = _Method(method, name, told, use, called)
         use.felt |= event.owner == "module" and method.name in ("forward", "__call__") and one.level == MIXED
     _from_outside(tree, methods, name, use)
     normalises = event.owner == "object" and use.taken_in and use.mixed_in and name in event.arrays
@@ -117,6 +118,23 @@ def line_that_makes(event: NotPutBack) -> int:
     return min(lines, default=0)
 
 
+def _called(tree: ast.Module, cls: str) -> set[str]:
+    """Names of methods that the file calls on something which may be of the class: not on names that are only ever
+    given the results of other calls (`self.policy = nn.Sequential(...)`)."""
+    mine, others = set[str](), set[str]()
+    for node in walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {last_name(t) for t in targets if isinstance(t, (ast.Name, ast.Attribute))}
+            (mine if last_name(node.value.func) == cls else others).update(names)
+    return {
+        node.func.attr
+        for node in walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if last_name(node.func.value) not in others - mine
+    }
+
+
 def _class(tree: ast.Module, event: NotPutBack) -> ast.ClassDef | None:
     line, name = event.cls_site.line, event.cls.rpartition(".")[2]
     found = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
@@ -166,7 +184,9 @@ def _statements(function: ast.AST) -> Iterator[ast.Assign | ast.AugAssign | ast.
 class _Method:
     """One method, and what becomes of the attribute in it.  `level`: what it returns."""
 
-    def __init__(self, method: ast.FunctionDef, name: str, told: dict[str, int], use: Use) -> None:
+    def __init__(
+        self, method: ast.FunctionDef, name: str, told: dict[str, int], use: Use, called: Container[str] = ()
+    ) -> None:
         self.me, self.name, self.told = method.args.args[0].arg, name, told
         self.levels: dict[str, int] = {}
         self.given = {a.arg for a in [*method.args.args[1:], *method.args.kwonlyargs]}
@@ -174,6 +194,7 @@ class _Method:
         self.use = use
         self.makes = method.name == "__init__"
         self.restores = _RESTORES.search(method.name) is not None
+        self.called = method.name in called or method.name.startswith("__")
         nodes = [n for n in walk(method) if isinstance(n, (ast.stmt, ast.expr))]
         nodes.sort(key=lambda n: (n.lineno, n.col_offset))
         self.writes = any(self._is_it(n) and not isinstance(n.ctx, ast.Load) for n in nodes if hasattr(n, "ctx"))
@@ -284,7 +305,7 @@ class _Method:
 
     def _give(self) -> None:
         """Another value comes in that does not come from its last one."""
-        self.use.restored |= self.restores
+        self.use.restored |= self.restores and self.called
         self.use.anew |= not self.restores
 
     def _carry(self, line: int, value: ast.expr) -> None:

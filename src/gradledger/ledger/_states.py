@@ -133,8 +133,17 @@ def is_module_state(value: Any) -> bool:
     """A dict of tensors under names."""
     if not _is_mapping(value) or not value:
         return False
-    tensors = sum(isinstance(v, torch.Tensor) for v in value.values())
-    return tensors > 0 and tensors >= len(value) - 2 and all(isinstance(k, str) for k in value)
+    if not all(isinstance(k, str) for k in value):
+        return False
+    others = [(k, v) for k, v in value.items() if not isinstance(v, torch.Tensor)]
+    if len(others) > 2 or len(others) == len(value):
+        return False
+    # a file of states, beside which one tensor lies, is none itself
+    return not any(_is_mapping(v) and _holds_tensors(v) and not k.endswith("_extra_state") for k, v in others)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in parts(value, 2, [64]))
 
 
 def is_optimizer_state(value: Any) -> bool:

@@ -13,7 +13,8 @@ A module is filled from a file (of `torch.save`, safetensors, numpy or pickle), 
 its values at the first step are those that were read.  An optimizer that keeps state makes its first step over those
 parameters afterwards, and its state was never loaded, nor put there by hand.  It counts when the program means to go
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
-the optimizer is made just like the one before (or the file has its state).  An average (EMA) of the loaded module
+the optimizer is made just like the one before (or the file has its state, or a loop begins at a count that the file
+holds).  An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
 state comes back, and the next file that is written says less, or just as many as the steps made since: the loop counts
@@ -42,6 +43,7 @@ from dataclasses import dataclass, field
 
 from gradledger.audit import _carried_on, _resumes
 from gradledger.audit._code import walk
+from gradledger.audit._counted_on import counts_on
 from gradledger.audit._loops import enclosing_function, loops_around
 from gradledger.audit._phrases import distinct
 from gradledger.audit._records import CopyLink, OptimizerInfo
@@ -122,7 +124,8 @@ def _begun(state: Resumes, world: World) -> list[Finding]:
     for load, optimizer in _resumes.begun_anew(state, world):
         before = _resumes.twin(optimizer, load, world)
         in_file = "optimizer" in load.held
-        if not (before is not None or in_file) or not _resumes.means_to_resume(load, world):
+        counted = counts_on(load.read_at.file, load.counts) if before is None and not in_file else None
+        if not (before is not None or in_file or counted) or not _resumes.means_to_resume(load, world):
             continue
         name = world.module_name(load.event.ident)
         if ("optimizer", optimizer.ident) not in state.restored:
@@ -133,6 +136,8 @@ def _begun(state: Resumes, world: World) -> list[Finding]:
                 found.append(_replaced(load, other, optimizer, world))
                 continue
             steps = f" after {before.steps} steps" if before is not None else ""
+            if counted is not None:
+                steps = f" at {counted[0]} {load.counts[counted[0]]} (line {counted[1]} counts on from there)"
             lost = "the file holds it, and nothing loads it" if in_file else "the file does not hold it"
             found.append(
                 _finding(
