@@ -83,6 +83,20 @@ def of_merged_mask(file: str, line: int) -> Fault | None:
     )
 
 
+def of_kept_mask(file: str, line: int) -> Fault | None:
+    """A flag that the memory keeps, made of the end and of the time limit."""
+    kept = _merged_ends.kept_mask(file)
+    if kept is None:
+        return None
+    return Fault(
+        kept.line,
+        (kept.used,),
+        "a time limit counts as an end here, in the flag that the memory keeps: on line "
+        f"{kept.used} it masks `{kept.value}`, so that what would have come after an interrupted one is taken as 0.",
+        f"keep both flags: mask `{kept.value}` by `terminated`, and cut what is carried back in time by either",
+    )
+
+
 def _half(file: str, line: int) -> Fault | None:
     half = _half_masked.half_masked(file, line)
     if half is None:

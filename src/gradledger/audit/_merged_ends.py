@@ -4,20 +4,25 @@ the targets: `alive = 1 - torch.maximum(term, trunc)`, `reward + gamma * alive[t
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from gradledger.audit._code import factors_of, last_name, parsed, walk, words
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._loops import enclosing_function
-from gradledger.audit._time_limits import either
+from gradledger.audit._source import source_lines
+from gradledger.audit._terminals import FLAG, negated
+from gradledger.audit._time_limits import either, limits_as_ends
 
 _VALUES = frozenset({"v", "val", "vals", "value", "values", "next", "nxt", "vnext", "boot", "bootstrap", "q", "critic"})
+
+_HANDLED = re.compile(r"TimeLimit\.truncated|final_(obs|info|value)|terminal_obs|last_(obs|state|value)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """`flag`: the name under which end and time limit (`cut`) are one, made on `line`; `used`: where it masks a value
-    named `value`."""
+    """`flag`: the name under which end and time limit (`cut`) are one, made on `line` ("" for one without a name);
+    `used`: where it masks a value named `value`."""
 
     line: int
     flag: str
@@ -48,6 +53,39 @@ def merged_mask(file: str, line: int) -> Merged | None:
             if made is not None and masked is not None:
                 return Merged(made.lineno, flag, cut, *masked)
     return None
+
+
+def kept_mask(file: str) -> Merged | None:
+    """A flag that the memory keeps as end or time limit in one, and by which a function masks the value of what comes
+    next: of the step's own next observation, not of the step after it in the rollout."""
+    tree = parsed(file)
+    limits = [limit for limit in limits_as_ends(file) if not limit.alone] if tree is not None else []
+    if tree is None or not limits or any(_HANDLED.search(line) for line in source_lines(file)):
+        return None
+    for scope in walk(tree):
+        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            nodes = list(own_nodes(scope))
+            for node in nodes:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_of_end(node.value):
+                    masked = _masked([n for n in nodes if not _is_later(n)], node.targets[0].id)
+                    if masked is not None:
+                        return Merged(limits[0].line, limits[0].name, "", *masked)
+    return None
+
+
+def _is_of_end(value: ast.expr) -> bool:
+    """`1.0 - torch.tensor(done)`, `~ended`: what is left of a flag."""
+    negations = [n for n in walk(value) if negated(n) == "flag"]
+    names = [last_name(n) for node in negations for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))]
+    return any(FLAG.match(name) for name in names)
+
+
+def _is_later(node: ast.AST) -> bool:
+    """`gamma * live[t] * values[t + 1]`"""
+    return isinstance(node, ast.BinOp) and any(
+        isinstance(n, ast.Subscript) and isinstance(n.slice, ast.BinOp) and isinstance(n.slice.op, ast.Add)
+        for n in walk(node)
+    )
 
 
 def _read(node: ast.AST) -> str:

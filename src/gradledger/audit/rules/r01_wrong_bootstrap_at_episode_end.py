@@ -39,7 +39,8 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
   in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
   program's own `step` counts its calls and says at a limit that the episode ended;
 - when what such a `step` gives masks the next value at once, without a memory;
-- when the function that makes the targets joins the two, and masks the next value by the result.
+- when the function that makes the targets joins the two, and masks the next value by the result;
+- when such a flag is kept, and the function that makes advantages masks by it the value of the step's next observation.
 
 ## Near misses
 - Continuing tasks: no flag at all, or environments known never to end.
@@ -62,7 +63,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit import (
     _back_in_time,
@@ -143,7 +144,8 @@ def finish(state: State, world: World) -> list[Finding]:
         carried = (_carried(*one) or _limit(*one, carried=True) for one in state.fixed.values())
         loops = (_loop(*one) for one in (*state.targets.values(), *state.fixed.values()))
         mixed = (_merged(*one) for one in state.mixed.values() if one[1].calls)
-        found += [finding for finding in (*carried, *loops, *mixed) if finding is not None][:1]
+        kept = (_kept_mask(*one) for one in (*state.fixed.values(), *state.mixed.values()) if one[1].calls)
+        found += [finding for finding in (*carried, *loops, *mixed, *kept) if finding is not None][:1]
     return found
 
 
@@ -171,6 +173,10 @@ def _loop(event: Comparison, operand: Operand) -> Finding | None:
 
 def _merged(event: Comparison, operand: Operand) -> Finding | None:
     return _told(event, operand, _loop_faults.of_merged_mask)
+
+
+def _kept_mask(event: Comparison, operand: Operand) -> Finding | None:
+    return _told(event, replace(operand, masked=True), _loop_faults.of_kept_mask)  # (by way of a loop over the steps)
 
 
 def _told(event: Comparison, operand: Operand, look: Callable[[str, int], Fault | None]) -> Finding | None:
