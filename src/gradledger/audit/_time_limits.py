@@ -138,7 +138,7 @@ def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
     """Where the joined flag is put into a memory: by way of a name, or at once."""
     name, line = "", getattr(join, "lineno", 0)
     for node in own_nodes(scope):
-        if isinstance(node, ast.Assign) and any(n is join for n in walk(node.value)):
+        if isinstance(node, ast.Assign) and any(n is join for n in walk(node.value)) and not _decides(node.value, join):
             name = next((last_name(t) for t in node.targets), "")
     for node in own_nodes(scope):
         if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
@@ -148,6 +148,16 @@ def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
             if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
                 return Limit(line, name, node.lineno)
     return None
+
+
+def _decides(value: ast.expr, join: ast.AST) -> bool:
+    """`env.reset() if end or limit else after`: what is assigned is no flag."""
+    tests = (n.test for n in walk(value) if isinstance(n, ast.IfExp) and not _is_number(n.body))
+    return any(n is join for test in tests for n in walk(test))
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
 @dataclass(frozen=True, slots=True)
