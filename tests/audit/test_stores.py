@@ -91,3 +91,24 @@ def test_what_is_computed_from_an_output_keeps_it_too(tmp_path: Path) -> None:
     site = Site(str(file), 2, "f")
     assert [s.line for s in stores(site)] == []
     assert [s.line for s in stores(site, derived=True)] == [7]
+
+
+def test_a_function_of_the_program_that_keeps_what_it_is_given(tmp_path: Path) -> None:
+    source = """
+    class Monitor:
+        def observe(self, z, weight=1.0):
+            mean = z.mean(0)
+            self.window.append(mean * weight)
+
+        def look(self, z):
+            self.last.append(z.detach().mean(0))
+
+    def f(net, monitor, x):
+        out = net(x)
+        monitor.look(out)
+        monitor.observe(out)
+        loss = out.sum()
+    """
+    file = tmp_path / "keeper.py"
+    file.write_text(dedent(source).lstrip("\n"), encoding="utf-8")
+    assert [s.line for s in stores(Site(str(file), 10, "f"), derived=True)] == [4, 12]

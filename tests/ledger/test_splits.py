@@ -204,3 +204,18 @@ def test_data_sets_of_every_kind_are_asked_without_harm() -> None:
         for data in (Stored(x, y), [(a, b) for a, b in zip(x, y, strict=True)], TensorDataset(x, y)):
             for part in (data, Subset(data, range(32))):  # type: ignore[arg-type]
                 assert sum(len(batch[0]) for batch in DataLoader(part, batch_size=16)) in (64, 32)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("first", [False, True])
+def test_windows_over_series_of_several_channels(channels: int, first: bool) -> None:
+    """[N, T, channels] as well as [N, channels, T]; windows that do not overlap share no numbers."""
+    rng = np.random.default_rng(0)
+    series = rng.standard_normal((2000, channels)).astype(np.float32)
+    for hop, shared in ((8, True), (32, False)):
+        windows = np.stack([series[i : i + 32] for i in range(0, 1900, hop)])
+        values = windows.transpose(0, 2, 1) if first else windows
+        order = rng.permutation(len(values))
+        held, train = np.sort(order[: len(order) // 4]), np.sort(order[len(order) // 4 :])
+        found = related(np.ascontiguousarray(values), [np.zeros(len(values))], train, held, stored=False)
+        assert (found is not None and found.how == "windows" and found.shared > 0.9) == shared

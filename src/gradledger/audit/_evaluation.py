@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from gradledger.audit import _code
-from gradledger.audit._code import parsed, walk
+from gradledger.audit._code import last_name, parsed, walk
 from gradledger.audit._loops import _enclosing, loops_around
 from gradledger.core.site import Frame, Site, is_installed
 
@@ -72,12 +72,19 @@ def switched_by_phase(site: Site) -> bool:
 
 def names_around(site: Site) -> Iterator[tuple[list[str], list[str]]]:
     """Names that the statement of `site` reads, and all of its names; the same of what the loops around it walk; then
-    of each line that led there.  A library names its own ways (`test_step` runs every evaluation), not the data
-    that it is given."""
+    of each line that led there, of which only the calls of what was called count.
+
+    A library names its own ways (`test_step` runs every evaluation), not the data that it is given.
+    """
+    called = ""
     for frame in (Frame(site.file, site.line, site.function), *site.callers):
         if is_installed(frame.file):
+            called = ""
             continue
         parts = _statement(frame.file, frame.line)
+        # `print(fitted / len(train), accuracy(net, valid))`
+        parts = _calls_of(called, parts) or parts
+        called = frame.function
         parts += [
             loop.over for loop in loops_around(Site(frame.file, frame.line, frame.function)) if loop.over is not None
         ]
@@ -109,6 +116,14 @@ def repeats_one_input(site: Site) -> bool:
         if not names & used and appends and len(body) == 1:
             return True
     return False
+
+
+def _calls_of(function: str, parts: list[ast.AST]) -> list[ast.AST]:
+    """The calls of a function by its name in a statement, and what the statement gives its results to."""
+    nodes = [n for part in parts for n in walk(part)] if function else []
+    calls = [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
+    targets = [t for p in parts if calls and isinstance(p, ast.Assign) for t in p.targets]
+    return [*calls, *targets]
 
 
 def _names(node: ast.AST) -> list[str]:

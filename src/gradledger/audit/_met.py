@@ -90,11 +90,11 @@ def are_copies(event: RowsMet) -> bool:
     return event.how == "same" and event.repeated >= _COPIES and event.shared < 1
 
 
-def split_lines(event: RowsMet) -> list[Site]:
+def split_lines(site: Site) -> list[Site]:
     """Lines of the evaluation's file that part rows: those that take the rows evaluated, calls that split or draw an
     order and the lines that call their function, what is cut out of their result, and branches on the name of a
     part."""
-    file = event.site.file
+    file = site.file
     tree = parsed(file)
     calls: list[int] = []
     more: list[int] = []
@@ -112,7 +112,7 @@ def split_lines(event: RowsMet) -> list[Site]:
             more += [node.lineno, *(part.lineno for part in (*node.body, *node.orelse))]
     again = _in_loops(nodes)
     calls.sort(key=lambda line: line in again)  # an order drawn anew for each epoch splits nothing
-    taken = _taken_at(event.site) if _by_names(replace(event.site, callers=())) is None else []
+    taken = _taken_at(site) if _by_names(replace(site, callers=())) is None else []
     around = enclosing_function(file, calls[0]) if calls and calls[0] not in again else None
     callers = lines_calling(file, frozenset({around.name}))[:2] if around is not None else []
     lines = dict.fromkeys([*taken, *calls, *callers, *sorted(more)])

@@ -12,8 +12,9 @@ from gradledger.audit._made_at import makers
 from gradledger.core.site import Site
 
 _SPLITS = frozenset(
-    {"randperm", "permutation", "shuffle", "train_test_split", "random_split", "sample", "choice", "KFold"}
-)
+    {"randperm", "permutation", "shuffle", "train_test_split", "random_split", "sample", "choice", "KFold",
+     "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit"}
+)  # fmt: skip
 _FITS = frozenset({"fit", "fit_transform", "mean", "std", "var", "min", "max", "amin", "amax", "nanmean", "nanstd"})
 _ENCODES = re.compile(
     r"encod|group_?by|bincount|per_(group|category)|by_(group|category)|target_?mean|mean_?target|^fit"

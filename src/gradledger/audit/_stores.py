@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from gradledger.audit._code import walk
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._source import source_lines
 from gradledger.core.site import Frame, Site
 
@@ -49,7 +50,8 @@ def stores(site: Site, *, derived: bool = False) -> tuple[Site, ...]:
     for frame in frames[:_DEPTH]:
         names, lines = _in_frame(frame, names, derived and names is None)
         for line in lines:
-            found.setdefault((frame.file, line), Site(frame.file, line, frame.function))
+            inside = enclosing_function(frame.file, line)
+            found.setdefault((frame.file, line), Site(frame.file, line, inside.name if inside else frame.function))
         if not names:
             break
     return tuple(found.values())
@@ -76,6 +78,8 @@ def _in_frame(frame: Frame, returned: set[str] | None, derived: bool) -> tuple[s
     if derived:
         names = _with_results(body, names)
     lines = sorted({s.lineno for s in _statements(body) if _keeps(s, names)})
+    if derived and not lines:
+        lines = sorted({line for s in _statements(body) for line in _handed_to_keeper(tree, s, names)})
     goes_on = any(
         isinstance(s, ast.Return) and s.value is not None and _bare(s.value, names) for s in _statements(body)
     )
@@ -168,8 +172,9 @@ def _names_of(statement: ast.stmt) -> set[str]:
     return found
 
 
-def _keeps(statement: ast.stmt, names: set[str]) -> bool:
-    """Whether a simple statement puts one of `names`, with its graph, where it stays."""
+def _keeps(statement: ast.stmt, names: set[str], whole: bool = True) -> bool:
+    """Whether a simple statement puts one of `names`, with its graph, where it stays.  `whole`: as it is, and not only
+    what is computed from it."""
     if isinstance(statement, ast.AugAssign):
         return _bare(statement.value, names) and not (
             isinstance(statement.target, ast.Name) and statement.target.id in names
@@ -189,10 +194,30 @@ def _keeps(statement: ast.stmt, names: set[str]) -> bool:
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in _KEEPS
-            and any(_bare(a, names) for a in (*node.args, *(k.value for k in node.keywords)))
+            and any((_bare if whole else _computes)(a, names) for a in (*node.args, *(k.value for k in node.keywords)))
             for node in walk(statement.value)
         )
     return False
+
+
+def _handed_to_keeper(tree: ast.Module, statement: ast.stmt, names: set[str]) -> list[int]:
+    """A call of the program's own function that keeps what it is given, or what it computes from it: its line, and the
+    lines that keep it."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return []
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    for function in walk(tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.name != name:
+            continue
+        own = [a.arg for a in function.args.args if a.arg not in ("self", "cls")]
+        given = {own[i] for i, a in enumerate(call.args[: len(own)]) if _bare(a, names)}
+        given |= {k.arg for k in call.keywords if k.arg in own and _bare(k.value, names)}
+        inside = _with_results(function.body, given) if given else given
+        kept = [s.lineno for s in _statements(function.body) if inside and _keeps(s, inside, whole=False)]
+        if kept:
+            return [statement.lineno, *kept]
+    return []
 
 
 def _stores_call(statement: ast.stmt, line: int) -> bool:

@@ -37,7 +37,7 @@ def limits_as_ends(file: str) -> list[Limit]:
     found: list[Limit] = []
     if tree is None:
         return found
-    clock, inside = gives_clock(tree), folded(tree)
+    clock, inside, records = gives_clock(tree), folded(tree), _records(tree)
     for scope in scopes_of(tree):
         steps = list(_steps(scope))
         pairs = [step[:3] for step in steps if step[3] == 5]
@@ -49,7 +49,7 @@ def limits_as_ends(file: str) -> list[Limit]:
         if not joined or _used_otherwise(scope, [n for n, _ in joined], {x for _, pair in joined for x in pair}):
             continue
         for node, _ in joined:
-            limit = _kept(scope, node)
+            limit = _kept(scope, node, records)
             if limit is not None:
                 found.append(replace(limit, proved=bool(clock)))
     return found
@@ -134,20 +134,42 @@ def _used_otherwise(scope: ast.AST, joins: list[ast.AST], names: set[str]) -> bo
     )
 
 
-def _kept(scope: ast.AST, join: ast.AST) -> Limit | None:
-    """Where the joined flag is put into a memory: by way of a name, or at once."""
+def _kept(scope: ast.AST, join: ast.AST, records: Collection[str]) -> Limit | None:
+    """Where the joined flag is put into a memory or a record: by way of a name, or at once."""
     name, line = "", getattr(join, "lineno", 0)
     for node in own_nodes(scope):
         if isinstance(node, ast.Assign) and any(n is join for n in walk(node.value)) and not _decides(node.value, join):
             name = next((last_name(t) for t in node.targets), "")
+    names = {name} if name else set()
+    for node in own_nodes(scope):  # `discount = 0.0 if last else gamma`
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp) and names & _names_in(node.value.test):
+            if _is_number(node.value.body) or _is_number(node.value.orelse):
+                names |= {last_name(t) for t in node.targets}
     for node in own_nodes(scope):
-        if not isinstance(node, ast.Call) or last_name(node.func) not in STORES:
+        if not isinstance(node, ast.Call) or last_name(node.func) not in STORES | set(records):
             continue
         for argument in (*node.args, *(k.value for k in node.keywords)):
-            inner = list(walk(argument))
-            if any(n is join for n in inner) or (name and any(isinstance(n, ast.Name) and n.id == name for n in inner)):
+            if any(n is join for n in walk(argument)) or names & _names_in(argument):
                 return Limit(line, name, node.lineno)
     return None
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {n.id for n in walk(node) if isinstance(n, ast.Name)}
+
+
+def _records(tree: ast.Module) -> set[str]:
+    """Names of the file's classes of plain records: NamedTuple, namedtuple, dataclass."""
+    found = set()
+    for node in walk(tree):
+        if isinstance(node, ast.ClassDef):
+            decorators = {last_name(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
+            if "dataclass" in decorators or "NamedTuple" in {last_name(b) for b in node.bases}:
+                found.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if last_name(node.value.func) == "namedtuple":
+                found |= {last_name(t) for t in node.targets}
+    return found
 
 
 def _decides(value: ast.expr, join: ast.AST) -> bool:

@@ -202,17 +202,25 @@ def _runs(table: Table, labels: list[Any], train: Any, held: Any) -> Related | N
 
 
 def _windows(values: Any, train: Any, held: Any) -> Related | None:
-    """Items that hold the very numbers of other items, shifted: windows over one series."""
+    """Items that hold the very numbers of other items, shifted: windows over one series, [N, T], [N, T, channels] or
+    [N, channels, T]."""
     if values.ndim == 2:
-        units = values[:, :, None]
-        gram = _GRAM
-    elif values.ndim == 3 and values.shape[1] >= 3:
-        units, gram = values, max(1, _GRAM // values.shape[2])
-    elif values.ndim == 3 and values.shape[2] >= 2 * _GRAM:  # channels first
-        units, gram = values.transpose(0, 2, 1), max(1, _GRAM // values.shape[1])
+        shapes = [values[:, :, None]]
+    elif values.ndim == 3:
+        shapes = [values, values.transpose(0, 2, 1)]
     else:
         return None
-    if units.shape[1] < 2 * gram or units.size > 4_000_000:
+    for units in shapes:
+        gram = max(1, _GRAM // units.shape[2])
+        found = _shifted(units, gram, train, held) if units.shape[1] >= 2 * gram + 1 else None
+        if found is not None:
+            return found
+    return None
+
+
+def _shifted(units: Any, gram: int, train: Any, held: Any) -> Related | None:
+    """units: [N, T, channels]"""
+    if units.size > 4_000_000:
         return None
     sample = np.ascontiguousarray(units.reshape(len(units), -1)[:500])
     if len(np.unique(sample)) < 0.02 * sample.size + 50 or (np.diff(sample, axis=1) == 0).mean() > 0.2:
@@ -225,7 +233,7 @@ def _windows(values: Any, train: Any, held: Any) -> Related | None:
     share = float((hits.mean(1) >= 0.5).mean())
     if len(shifted) < 5 or share == 0:
         return None
-    return Related("windows", 0, len(values), len(held), share, 0.0)
+    return Related("windows", 0, len(units), len(held), share, 0.0)
 
 
 def _grams(units: Any, gram: int) -> Any:

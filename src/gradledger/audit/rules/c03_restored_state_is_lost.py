@@ -288,6 +288,8 @@ def _schedules(state: Resumes, world: World) -> list[Finding]:
             continue
         if any(s.made.cls not in _TORCH for s in world.schedulers_of(optimizer.ident)):
             continue  # a scheduler of the program's own may hold others, and restore them in its own way
+        if _resumes.put_into_another(state, load, optimizer, world) is not None:
+            continue  # GL-C01: both were restored, and then made anew
         for scheduler in _resumes.schedulers_begun(state, load, optimizer, world):
             saved = next((s.site for s in reversed(state.saved) if "scheduler" in s.what), NOWHERE)
             last = scheduler.last_step.site if scheduler.last_step is not None else NOWHERE

@@ -53,7 +53,7 @@ LISTENS: tuple[type[Event], ...] = (RowsShared, RowsMet)
 NEEDS_DETAIL = True
 KEPT = 200
 SHARE = 0.5  # of the held-out rows
-COPIED, NOISE = 0.2, 0.02  # of them, that are copies of others up to this share of the typical distance
+COPIED, NOISE = 0.2, 0.05  # of them, that are copies of others up to this share of the typical distance
 
 
 @dataclass(slots=True)
@@ -91,6 +91,7 @@ def finish(state: State, world: World) -> list[Finding]:
         # a helper that cuts several parts is asked for the one held out by its caller
         asked = lines_calling(event.site.file, frozenset({event.site.function})) if callers else []
         site = callers[0] if len(asked) > 1 else event.site
+        split = lines_that_split(event.site)[:3] or _met.split_lines(event.site)
         found.append(
             Finding(
                 "D6",
@@ -99,7 +100,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"{what}, and {event.shared:.0%} of the {event.held} rows held out have relatives among those trained "
                 f"on: the score measures memory, not what happens on new data.",
                 "split by group: draw whole recordings (people, scenes), then take all their rows",
-                related=distinct(site, (*lines_that_split(event.site)[:3], event.site, *callers, event.train_site)),
+                related=distinct(site, (*split, event.site, *callers, event.train_site)),
                 evidence={
                     "how": event.how,
                     "groups": event.groups,
@@ -132,7 +133,7 @@ def _by_value(event: RowsMet) -> Finding | None:
         "mirrored": "each pair (u, v) is there as (v, u), too",
         "same": f"{event.repeated:.0%} of the rows asked for on line {event.site.line} are there more than once",
     }[event.how]
-    split = _met.split_lines(event)
+    split = _met.split_lines(event.site)
     site = split[0] if split else event.site
     relatives = "copies" if copies else "relatives"
     return Finding(

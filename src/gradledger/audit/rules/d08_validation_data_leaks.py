@@ -181,7 +181,7 @@ def _is_met(event: RowsMet) -> bool:
 
 
 def _met_again(event: RowsMet) -> Finding:
-    split = _met.split_lines(event)
+    split = _met.split_lines(event.site)
     site = split[0] if split else event.site
     return Finding(
         "D8",
@@ -190,7 +190,10 @@ def _met_again(event: RowsMet) -> Finding:
         f"{event.shared:.0%} of the {event.held} rows that line {event.site.line} evaluates had been trained on by "
         f"then (line {event.train_site.line}): the validation asks for what was learned by heart.",
         "take the validation rows out of the training rows",
-        related=distinct(site, (*split[1:], event.site, event.train_site)),
+        related=distinct(
+            site,
+            (*split[1:], event.site, *event.site.above(1), event.train_site, *event.train_site.above(1)),
+        ),
         evidence={"held_out": event.held, "trained_on": event.shared, "rows_trained_on": event.rows},
         confidence="likely",
         iteration=event.iteration,

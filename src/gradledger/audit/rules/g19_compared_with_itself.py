@@ -22,6 +22,7 @@ Compare with what was meant: `anchor = previous(obs)`, the output of the earlier
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct, times
@@ -63,9 +64,11 @@ class _Pair:
 
 @dataclass(slots=True)
 class State:
-    """Comparisons by line, operation and where the two sides were made."""
+    """Comparisons by line, operation and where the two sides were made; `others`: those that are none with itself, by
+    line, the line that called it, operation and either side."""
 
     pairs: dict[tuple[object, ...], _Pair] = field(default_factory=dict)
+    others: Counter[tuple[object, ...]] = field(default_factory=Counter)
 
 
 def init() -> State:
@@ -86,6 +89,11 @@ def update(state: State, event: Event, world: World) -> None:
         pair.alias += 1
     else:
         pair.other += 1
+        state.others.update((*_place(event), side.site.key()) for side in (event.left, event.right))
+
+
+def _place(event: Comparison) -> tuple[object, ...]:
+    return event.op, event.site.key(), *(site.key() for site in event.site.above(1))
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -97,6 +105,8 @@ def finish(state: State, world: World) -> list[Finding]:
         detached: Operand = event.left if event.left.alias_of_other and not event.left.has_graph else event.right
         cut = detached.cut.site if detached.cut is not None else detached.site
         source = event.right if detached is event.left else event.left
+        if state.others[*_place(event), source.site.key()] > pair.alias:
+            continue  # nothing was kept yet to compare with: the first step of many
         findings.append(
             Finding(
                 "G19",
