@@ -22,6 +22,7 @@ into a module from such parameters, or into a part of it that another has taken 
 - An average whose pairs of parameters are made anew after a head was replaced.
 - `teacher.fc.weight.data = new`, `copy_`, `lerp_`: the object stays.
 - A teacher that is deep-copied anew: a new module, no replaced tensor.
+- A codebook that is made anew from averages at each step and never gets a gradient, whoever holds the old one.
 - `functional_call(teacher, average, x)`: the average is lent to the teacher for one call.
 
 ## Fix
@@ -64,7 +65,7 @@ class _Replaced:
     iterations: int = 0
     last_iteration: int = -1
     thawed: int = 0  # the new one requires grad, the old one did not
-    held: int = 0  # an optimizer held the old one
+    held: int = 0  # an optimizer held the old one, and reverse passes had filled it
     new: set[int] = field(default_factory=set)
 
 
@@ -86,7 +87,7 @@ class _Followed:
 @dataclass(slots=True)
 class State:
     """`orphans`: replaced tensors, with the place they had; `written`: copies that went into them afterwards; `lent`:
-    plain tensors that stood in the place of a parameter."""
+    plain tensors that stood in the place of a parameter; `reached`: tensors that reverse passes filled."""
 
     places: dict[tuple[int, str], _Replaced] = field(default_factory=dict)
     orphans: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class State:
     latest: dict[int, tuple[int, str]] = field(default_factory=dict)
     ended: RunEnded | None = None
     lent: set[int] = field(default_factory=set)
+    reached: set[int] = field(default_factory=set)
     shadows: _shadows.Shadows = field(default_factory=_shadows.Shadows)
     followed: dict[tuple[str, int], _Followed] = field(default_factory=dict)
 
@@ -120,6 +122,8 @@ def update(state: State, event: Event, world: World) -> None:
         if event.how != "replace":
             _follow(state, event, world)
     elif isinstance(event, Backward):
+        if len(state.reached) < _PLACES:
+            state.reached.update(event.leaves)
         if state.latest:
             state.filled.update(state.latest[t] for t in event.leaves if t in state.latest)
     elif isinstance(event, RunEnded):
@@ -164,7 +168,7 @@ def _note(state: State, event: TensorRegistered, old: int, world: World) -> None
         kept.last_iteration = event.iteration
     before = world.tensor(old)
     kept.thawed += event.requires_grad and not before.requires_grad
-    kept.held += bool(world.holders(old))
+    kept.held += bool(world.holders(old)) and old in state.reached
     state.orphans[old] = place
     state.latest = {t: p for t, p in state.latest.items() if p != place}
     state.latest[event.tensor] = place
