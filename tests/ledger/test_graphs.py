@@ -317,3 +317,33 @@ def test_data_that_is_not_finite_is_named() -> None:
         net, opt = setup()
         train(net, opt, lambda x: net(x * float("nan")).mean())
     assert w.all(NonFinite)[0].op == "input"
+
+
+@pytest.mark.parametrize(
+    ("loss", "harmless"),
+    [
+        (lambda out, y: (out + y).mean(), True),
+        (lambda out, y: -(0.5 * (out - y)).mean() * 2 + out.square().mean(), True),
+        (lambda out, y: (y - out).reshape(-1).mean(), True),
+        (lambda out, y: (out + y).sum(), False),
+        (lambda out, y: (out + y).square().mean(), False),
+        (lambda out, y: (out * y).mean(), False),
+        (lambda out, y: ((out - y) * out).mean(), False),
+        (lambda out, y: (out - y).mean(0).max(), False),
+    ],
+)
+def test_a_mean_of_a_sum_is_that_of_its_rows(
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], harmless: bool
+) -> None:
+    """Checked against the sum that was meant: value and gradient."""
+    assert {e.harmless for e in spread(loss)} == {harmless}
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 1, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    columns, rows = (x.clone().requires_grad_() for _ in range(2))
+    wide, meant = loss(columns, y), loss(rows[:, 0], y)
+    wide.backward()
+    meant.backward()
+    assert columns.grad is not None
+    assert rows.grad is not None
+    same = torch.allclose(wide, meant) and torch.allclose(columns.grad, rows.grad)
+    assert same == harmless

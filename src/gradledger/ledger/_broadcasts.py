@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gradledger.ledger import _provenance
-from gradledger.ledger._naming import EXPLICIT_SHAPES, LOSSES
+from gradledger.ledger._naming import EXPLICIT_SHAPES, LOSSES, VIEWS
 from gradledger.ledger._operations import Op, Value
 from gradledger.ledger._recorder import Recorder
 from gradledger.ledger._trace import Trace
@@ -31,6 +31,9 @@ _MEETS = LOSSES | {
     *("add", "sub", "rsub", "mul", "div", "rdiv", "minimum", "maximum", "where", "min", "max", "masked_fill"),
 }
 
+_SUMS = frozenset({"add", "sub", "rsub"})
+_LINEAR, _AVERAGED = 1, 2
+
 
 @dataclass(frozen=True, slots=True)
 class Wide:
@@ -42,13 +45,15 @@ class Wide:
     out: tuple[int, ...]
 
 
-def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) -> Iterator[tuple[Wide, bool]]:
-    """Broadcasts below `root`, each once, and whether they were meant."""
-    # token; was it reduced along an axis further up; did it meet a genuine matrix there; is it inside a model
-    stack: list[tuple[int, bool, bool, bool]] = [(root, False, False, False)]
+def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) -> Iterator[tuple[Wide, bool, bool]]:
+    """Broadcasts below `root`, each once; whether they were meant; and whether they change nothing: the mean over all
+    pairs of a sum of two is the sum of the means."""
+    # token; was it reduced along an axis further up; did it meet a genuine matrix there; is it inside a model; do only
+    # sums, plain factors and a mean stand above it
+    stack: list[tuple[int, bool, bool, bool, int]] = [(root, False, False, False, _LINEAR)]
     seen: set[int] = set()
     while stack and len(seen) < MAX_VISITS:
-        token, by_axis, matrix, model = stack.pop()
+        token, by_axis, matrix, model, linear = stack.pop()
         value = trace.values.get(token)
         if token in seen or value is None or value.op is None:
             continue
@@ -60,6 +65,7 @@ def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) 
             yield (
                 found,
                 matrix or _asked_for(trace, found, by_axis) or (model and _has_constant(found)),
+                linear == _AVERAGED and op.name in _SUMS,
             )
             continue
         if op.name in _OPAQUE:
@@ -68,7 +74,17 @@ def reached(trace: Trace, recorder: Recorder, root: int, wide: dict[int, Wide]) 
         by_axis = by_axis or (len(inputs) == 1 and prod(value.shape) > 1 and len(value.shape) < len(inputs[0].shape))
         squares = [v for v in inputs if _is_square(v.shape)] if op.name in _MEETS else []
         genuine = len(squares) > 1 and any(not _holds(trace, v.token, wide) for v in squares)
-        stack.extend((t, by_axis, matrix or genuine, model) for t in op.ins)
+        linear = _linear(linear, op, value, inputs)
+        stack.extend((t, by_axis, matrix or genuine, model, linear) for t in op.ins)
+
+
+def _linear(above: int, op: Op, value: Value, inputs: list[Value]) -> int:
+    """What stands above the inputs of an operation, when `above` stands above its result."""
+    if op.name == "mean" and prod(value.shape) == 1:
+        return _AVERAGED if above else 0
+    plain = len(inputs) == 1 or any(prod(v.shape) == 1 for v in inputs)  # (a temperature is one number, too)
+    same = op.name in _SUMS or op.name in VIEWS or op.name == "neg" or (op.name in ("mul", "div") and plain)
+    return above if same else 0
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:

@@ -12,7 +12,8 @@ reinforced by every advantage, and the gradient averages out.
 Shapes of the operands of loss calls and of arithmetic in watched iterations.  A matrix made from [B] and [B, 1] is
 reported when it reaches the loss by way of elementwise operations and reductions only, and nobody asked for it: no
 operand was reshaped in the same expression, both do not come from one tensor, and it is not combined with a genuine
-[B, B] matrix on the way.
+[B, B] matrix on the way.  Where the loss is a mean of the sum of the two, and nothing else, it is a warning: the mean
+over all pairs is the sum of the means, and only time and memory are lost.
 
 ## Near misses
 - Pairwise losses, distance matrices, quantile regression: `a.unsqueeze(1) - b`.
@@ -49,6 +50,7 @@ class _Spot:
     seen: int = 0
     explicit: bool = False
     graph: bool = False
+    harmful: bool = False
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ def update(state: State, event: Event, world: World) -> None:
     spot.seen += 1
     spot.explicit |= event.explicit
     spot.graph |= event.has_graph
+    spot.harmful |= not event.harmless
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -100,12 +103,13 @@ def _finding(spot: _Spot) -> Finding:
     rows = max(event.left[0] if event.left else 0, event.right[0] if event.right else 0)
     left, right = list(event.left), list(event.right)
     out = [rows, *min(left, right, key=len)]
+    tail = "" if spot.harmful else "  Only a mean of this sum is taken, so that value and gradient are those meant."
     return Finding(
         "D5",
-        "error",
+        "error" if spot.harmful else "warning",
         event.site,
         f"`{event.op}` of {left} and {right} broadcasts to {out}: each of the {rows} rows meets all "
-        f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.",
+        f"{rows} of the other operand ({rows}x the terms meant); seen {times(spot.seen, 'time')}.{tail}",
         "give both operands one shape: .squeeze(-1) on the column, or .unsqueeze(-1) on the vector"
         if len(out) == 2
         else "give both operands one shape: .squeeze(1) on the longer one, or .unsqueeze(1) on the other",
@@ -118,6 +122,7 @@ def _finding(spot: _Spot) -> Finding:
             "terms_per_row": rows,
             "seen": spot.seen,
             "operand_with_graph": spot.graph,
+            "changes_the_loss": spot.harmful,
         },
         count=spot.seen,
         iteration=event.iteration,

@@ -70,7 +70,9 @@ class Broadcast(Event):
     """Arithmetic or a loss broadcast [B] against [B, 1] (either order) into [B, B], or, in a loss call, unequal shapes.
 
     `explicit`: an operand was expanded on purpose (its immediate producer is unsqueeze, None-indexing or a view written
-    in the same expression, or both come from one tensor).  `has_graph`: an operand carries a graph."""
+    in the same expression, or both come from one tensor).  `has_graph`: an operand carries a graph.  `harmless`: a sum
+    of the two of which the loss is a mean, without anything but plain factors in between: its value and gradient are
+    those of the sum row by row."""
 
     KIND: ClassVar[str] = "broadcast"
     op: str
@@ -81,6 +83,7 @@ class Broadcast(Event):
     explicit: bool
     left_site: Site = NOWHERE
     right_site: Site = NOWHERE
+    harmless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,7 +284,8 @@ class _Probe:
 
     def _reached_by(self, root: torch.Tensor) -> None:
         """Record the broadcasts from which this loss was computed elementwise."""
-        for wide, deliberate in reached(self.trace, self.recorder, self.trace.value_of(root).token, self.wide):
+        token = self.trace.value_of(root).token
+        for wide, deliberate, harmless in reached(self.trace, self.recorder, token, self.wide):
             op, a, b = wide.op, wide.left, wide.right
             seen = self.broadcasts[op.site.key()] = self.broadcasts[op.site.key()] + 1
             if seen > 4 and seen & (seen - 1):
@@ -298,6 +299,7 @@ class _Probe:
                 out=wide.out,
                 has_graph=a.graph or b.graph,
                 explicit=deliberate,
+                harmless=harmless,
                 left_site=a.op.site if a.op else NOWHERE,
                 right_site=b.op.site if b.op else NOWHERE,
             )
