@@ -13,8 +13,8 @@ In the first passes, what a data set keeps for the items of a batch is compared 
 is reported when the values of stored items changed in two passes.  A data set that is built anew for each pass counts
 when a pass finds items as an earlier one left them and changes them again: then what lies under it is the same.  So
 are pieces that a program cuts from a table, or from an array of numpy, without any data set, when it computes into them
-and trains on them again, as they are or stacked; and records of a tensor each, when parts of them are masked again and again and nothing else is
-written into them.
+and trains on them again, as they are or stacked; and records of a tensor each, when parts of them are masked again and
+again and nothing else is written into them.
 
 ## Near misses
 - Batches changed in place after the loader has stacked them: a copy.
