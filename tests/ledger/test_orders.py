@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from harness import watching
 
+from gradledger.core.events import BatchesCompared
 from gradledger.ledger.probes.batches import Item
 from gradledger.ledger.probes.mirrored import _without_direction
 from gradledger.ledger.probes.rearranged import _whatever_order
@@ -65,3 +68,15 @@ def test_pixels_in_other_places_are_the_same_pixels(seed: int) -> None:
     keys = _whatever_order(np.stack([one.reshape(-1) for one in (image, turned, shifted, noisy, swapped)]))
     assert keys[0] == keys[1] == keys[2]
     assert len({int(keys[0]), int(keys[3]), int(keys[4])}) == 3
+
+
+def test_one_batch_asked_again_and_again_before_anything_is_learned() -> None:
+    """(it was divided by the number of passes in between; the harness fails on what a probe counts as its failure)"""
+    torch.manual_seed(0)
+    with watching() as watch:
+        net = torch.nn.Linear(4, 4)
+        x = torch.randn(32, 4)
+        for _ in range(8):
+            loss = net(x).square().mean()
+        loss.backward()
+        assert watch.all(BatchesCompared) == []

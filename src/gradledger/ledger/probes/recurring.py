@@ -124,6 +124,8 @@ class _Probe:
         seen.told = True
         # where few iterations are watched, some passes lie between a batch and its return: places in one pass
         period = math.gcd(*seen.again)
+        if period == 0:
+            return  # asked again before anything was learned: no pass lies between
         places = [work % period for work in seen.first.values()]
         one_order = len(seen.again) == 1 or (len(set(places)) == len(places) and period >= 2 * LEAST)
         # one step for all of them is a step of the whole set: the order does not matter
