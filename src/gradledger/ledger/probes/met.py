@@ -39,6 +39,7 @@ STEPS = 8  # from an answer to where rows of it are picked
 COLUMNS = 3  # of a row, at least: fewer meet by chance
 LABELS = 1.5  # groups for each class
 SAME = 0.1  # of the rows asked for
+COPIES = 0.05  # of the typical distance: nearer rows are copies, and no class
 WHOLE = 0.9  # of them: the rows are those of training
 
 _PICKS = frozenset({"getitem", "index_select", "masked_select"})  # ways to leave out rows
@@ -101,6 +102,7 @@ class _Probe:
         self.open: dict[int, tuple[Call, _Key, Any]] = {}
         self.classes: set[bytes] = set()  # targets that are whole numbers
         self.judged = False  # a target was seen
+        self.rebuilt = False  # ... that was the input itself
         self.restarts = session.recorder.part(Restarts)
         self.answers: Answers[_Question] = Answers(session.trace, self._evaluated)
 
@@ -140,6 +142,8 @@ class _Probe:
             if target.requires_grad or target.numel() > 65_536 or target.is_complex() or not readable(target):
                 return
             self.judged = True
+            token = self.session.trace.tokens.find(target)
+            self.rebuilt = self.rebuilt or any(token in call.given for call, _, _ in self.open.values())
             values = target.detach().reshape(target.shape[0], -1)
             whole = not values.is_floating_point() or bool((values == values.round()).all())
             if whole and values.shape[1] <= 64 and len(self.classes) < ROWS:
@@ -277,6 +281,8 @@ class _Probe:
             return
         if found.how == "groups" and (not self.judged or found.groups < LABELS * max(1, len(self.classes))):
             return
+        if found.how == "groups" and self.rebuilt and not self.classes and found.within > COPIES:
+            return  # an autoencoder is told no classes: these may be they
         shares = {"shared": round(found.shared, 4), "within": round(found.within, 4)}
         emit(RowsMet, place.site, how=found.how, groups=found.groups, **shares, **values)
 
