@@ -18,7 +18,9 @@ def replace(run: Run, net: Net, before: int, *, line: int = 18, requires_grad: b
     return tensor
 
 
-def ema(steps: int, *, frozen: bool, requires_grad: bool, held: bool = False, writes: bool = False) -> Run:
+def ema(
+    steps: int, *, frozen: bool, requires_grad: bool, held: bool = False, writes: bool = False, filled: bool = False
+) -> Run:
     run = Run()
     student = run.module("student", line=5)
     teacher = deep_copy(run, student)
@@ -27,7 +29,7 @@ def ema(steps: int, *, frozen: bool, requires_grad: bool, held: bool = False, wr
     opt = run.optimizer(student, *([teacher] if held else []), line=7)
     first = current = teacher.tensors[0]
     for _ in range(steps):
-        run.backward(student, line=15)
+        run.backward(student, *([teacher] if filled else []), line=15)
         run.step(opt, line=16)
         current = replace(run, teacher, current, requires_grad=requires_grad)
         if writes:
@@ -54,9 +56,15 @@ def test_writes_into_the_old_tensor_reach_nothing() -> None:
 
 
 def test_an_optimizer_goes_on_with_the_old_one() -> None:
-    (finding,) = judge(t05, ema(6, frozen=False, requires_grad=True, held=True))
+    (finding,) = judge(t05, ema(6, frozen=False, requires_grad=True, held=True, filled=True))
     assert finding.severity == "error"
     assert "goes on with the old" in finding.message
+
+
+def test_an_optimizer_that_holds_what_never_gets_a_gradient_loses_nothing() -> None:
+    """A codebook that is made anew from averages at each step."""
+    (finding,) = judge(t05, ema(6, frozen=False, requires_grad=True, held=True))
+    assert finding.severity == "info"
 
 
 def test_replaced_for_its_own_sake_gates_nothing() -> None:
