@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from gradledger.audit import world
 from gradledger.ledger import _attention, _steady, _thin
@@ -53,3 +55,20 @@ def test_a_steady_run_keeps_no_more_after_many_iterations(monkeypatch: pytest.Mo
                 target.load_state_dict(net.state_dict())
     kept = (blocks[1] - blocks[0]) / MORE
     assert kept < 5, f"{kept:.1f} small objects of each iteration are still there"
+
+
+def test_a_module_whose_class_was_made_for_it_alone_is_let_go() -> None:
+    """torch makes a class for each parametrized layer, and the class holds the layer."""
+    with watch():
+        net = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+        parametrizations.weight_norm(net[0])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = net(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        alive = weakref.ref(net[0])
+        del net, optimizer, loss
+    gc.collect()
+    assert alive() is None

@@ -13,7 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from gradledger.ledger._registry import tree
 
 ROOTS = 8
-_reads_mode: dict[type, bool] = {}
+# Weak: a class that is made for one module (a parametrized layer) holds that module.
+_reads_mode: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 class Moody:
@@ -49,9 +50,11 @@ def is_moody(module: torch.nn.Module) -> bool:
     if isinstance(module, torch.nn.RReLU):
         return True
     cls = type(module)
-    if cls not in _reads_mode:
-        _reads_mode[cls] = not cls.__module__.startswith("torch.") and _names_training(vars(cls).get("forward"))
-    return _reads_mode[cls]
+    known = _reads_mode.get(cls)
+    if known is None:
+        known = not cls.__module__.startswith("torch.") and _names_training(vars(cls).get("forward"))
+        _reads_mode[cls] = known
+    return known
 
 
 def _names_training(function: Any) -> bool:
