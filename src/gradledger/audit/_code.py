@@ -368,16 +368,18 @@ def is_computed_with(file: str, name: str) -> bool:
     return any(isinstance(s, (ast.Name, ast.Attribute)) and last_name(s) == name for s in sides)
 
 
+def asked_entry(node: ast.AST) -> ast.Constant | None:
+    """The name in `checkpoint["epoch"]` (read, not written) or `checkpoint.get("epoch", 0)`."""
+    key: ast.expr | None = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        key = node.slice
+    elif isinstance(node, ast.Call) and last_name(node.func) == "get" and node.args:
+        key = node.args[0]
+    return key if isinstance(key, ast.Constant) else None
+
+
 def lines_asking(file: str, name: str) -> list[int]:
-    """Lines that read an entry of this name: `checkpoint["epoch"]`, `checkpoint.get("epoch", 0)`."""
+    """Lines that read an entry of this name."""
     tree = parsed(file) if file else None
-    found = []
-    for node in walk(tree) if tree is not None else ():
-        key: ast.expr | None = None
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            key = node.slice
-        elif isinstance(node, ast.Call) and last_name(node.func) == "get" and node.args:
-            key = node.args[0]
-        if isinstance(key, ast.Constant) and key.value == name:
-            found.append(key.lineno)
-    return sorted(found)
+    keys = [key for node in (walk(tree) if tree is not None else ()) if (key := asked_entry(node)) is not None]
+    return sorted(key.lineno for key in keys if key.value == name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._code import asked_entry, last_name, parsed, walk
 
 _NAMED = (ast.Name, ast.Attribute)
 
@@ -39,15 +39,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]
 
 def _asks(value: ast.expr, name: str) -> bool:
     """`checkpoint["epoch"] + 1`, `state.get("epoch", 0)`"""
-    for node in walk(value):
-        key: ast.expr | None = None
-        if isinstance(node, ast.Subscript):
-            key = node.slice
-        elif isinstance(node, ast.Call) and last_name(node.func) == "get" and node.args:
-            key = node.args[0]
-        if isinstance(key, ast.Constant) and key.value == name:
-            return True
-    return False
+    return any((key := asked_entry(node)) is not None and key.value == name for node in walk(value))
 
 
 def _begins(node: ast.AST, names: set[str]) -> int:
