@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from gradledger.core.errors import UsageError
 from gradledger.recipes import _dqn_state, dqn_atari
 from gradledger.recipes.dqn_atari import PRESETS, Args, Run, network, train
-from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, td_loss, td_target
+from gradledger.rl import AtariSimulator, AtariSpec, atari_q_network, random_shift, td_loss, td_target
 from gradledger.sweep import Sweep
-from gradledger.train import CheckpointError, PlainBackward, _hashed, checkpoint
+from gradledger.train import CheckpointError, PlainBackward, _hashed, checkpoint, seed
 
 CARTPOLE: dict[str, Any] = {
     "preset": "smoke",
@@ -103,7 +103,10 @@ RANKED = {**CARTPOLE, "dueling": True, "priority": 0.6, "total_steps": 900}
 RANKED |= {"learning_rate_last": 1e-5, "learning_rate_steps": 800}
 
 
-@pytest.mark.parametrize("settings", [CARTPOLE, PONG, RANKED], ids=["cartpole", "pong", "ranked"])
+SHIFTED = {**PONG, "shift": 4}
+
+
+@pytest.mark.parametrize("settings", [CARTPOLE, SHIFTED, RANKED], ids=["cartpole", "pong, shifted", "ranked"])
 def test_a_run_killed_twice_ends_like_one_that_was_not(settings: dict[str, Any], tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(Args(**settings, out=whole))
@@ -281,6 +284,31 @@ def test_a_prioritised_update_is_the_one_worked_out_from_its_batch(tmp_path: Pat
         here = batch.slot.tolist().index(slot)
         assert held[here] == pytest.approx((errors[place] + 1e-6) ** 0.6, rel=1e-4)
     run.lanes.close()
+
+
+def test_an_update_learns_from_shifted_states_and_the_players_see_them_as_they_are(tmp_path: Path) -> None:
+    run = Run(Args(**SHIFTED, out=tmp_path / "run"))
+    drawn, learned, seen = [], [], []
+    sample, learn, greedy = run.replay.sample, run.learn, run.greedy
+    run.replay.sample = lambda *words, **named: drawn.append(sample(*words, **named)) or drawn[-1]
+    run.learn = lambda batch: learned.append(batch) or learn(batch)
+    run.greedy = lambda states: seen.append(np.array_equal(states, run.seen.array)) or greedy(states)
+    while not run.counters.optimizer_step:
+        run.tick()
+    rng = seed.generator(run.args.rng_seed, "shift")
+    assert len(drawn) == len(learned) == run.counters.optimizer_step
+    for before, after in zip(drawn, learned, strict=True):
+        assert torch.equal(after.state, random_shift(before.state, 4, rng))
+        assert torch.equal(after.next_state, random_shift(before.next_state, 4, rng))
+        assert not torch.equal(after.state, before.state)
+    assert seen == [True]
+    run.lanes.close()
+
+
+@pytest.mark.parametrize("chosen", [{"env": "CartPole-v1", "shift": 4}, {"shift": 84}, {"shift": -1}])
+def test_a_shift_that_cannot_be_is_refused(chosen: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"shift={chosen['shift']} for .*0 to 83 pixels.*--shift 4"):
+        Args(**chosen).check()
 
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(

@@ -15,7 +15,7 @@ from gradledger.recipes import _dqn_state, _dqn_told, _folder, _games, _machine,
 from gradledger.recipes._checks import check_device, check_numbers, make_folder, refused
 from gradledger.recipes._tensorboard import Scalars
 from gradledger.recipes._threads import Calibration, calibrate
-from gradledger.rl import Batch, LinearSchedule
+from gradledger.rl import AtariSpec, Batch, LinearSchedule
 from gradledger.train import checkpoint, seed
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ def check(args: Args) -> None:
             f"eval_sticky={args.eval_sticky} for {args.env}",
             "a game of ALE: only its emulator repeats actions",
             "leave --eval-sticky out",
+        )
+    if args.shift and not (args.is_atari and 0 < args.shift < AtariSpec.height):
+        raise refused(
+            f"shift={args.shift} for {args.env}",
+            f"0 to {AtariSpec.height - 1} pixels, and 0 where a state is no picture",
+            "--shift 4 for a game of ALE, or leave it out",
         )
     if args.learning_starts >= args.total_steps:
         raise refused(

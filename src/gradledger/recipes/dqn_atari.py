@@ -115,6 +115,7 @@ class Args:
     initial: rl.Initial = option("torch", "how weights start; he: states differ as much after each layer as before")
     priority: float = option(0.0, "exponent of prioritised replay, such as 0.6; 0: uniform draws")
     priority_correction: float = option(0.5, "exponent of its importance weights, 0 to 1")
+    shift: int = option(0, "each drawn state is moved by up to so many pixels, such as 4 (Atari); 0: as it was")
     target_sync: int = option(2_000, "steps between copies into the target network")
     learning_rate: float = option(1e-4, "learning rate of Adam")
     learning_rate_last: float | None = option(None, "what it falls to on a line; none: it stays")
@@ -203,7 +204,8 @@ class Run:
         self.engine: GradientEngine = make(self.compute, loss_of(args, self.errors))
         self.replay = _dqn_state.replay(args, simulator, stack=self.stack)
         self.schedule, self.rates = _dqn_begin.schedules(args)
-        self.rng = {name: seed.generator(args.rng_seed, name) for name in ("actions", "replay")}
+        streams = ("actions", "replay", "shift") if args.shift else ("actions", "replay")
+        self.rng = {name: seed.generator(args.rng_seed, name) for name in streams}
         self.counters = rl.Counters()
         self.returns: deque[float] = deque(maxlen=100)
         self.sums = {"updates": 0.0, "loss": 0.0, "norm": 0.0}  # since the last row of metrics.csv
@@ -272,7 +274,10 @@ class Run:
         """One batch out of the replay, and one step of Adam on it."""
         args, rng = self.args, self.rng["replay"]
         with self.clock("batch"):
-            batch = self.replay.sample(args.batch, rng, correction=args.priority_correction).to(args.device)
+            batch = self.replay.sample(args.batch, rng, correction=args.priority_correction)
+            if args.shift:
+                batch = batch.shifted(args.shift, self.rng["shift"])
+            batch = batch.to(args.device)
         self.learn(batch)
         if args.priority:
             self.replay.prioritise(batch.slot, *self.errors)

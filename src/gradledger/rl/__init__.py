@@ -1,5 +1,6 @@
 """Reinforcement learning from pixels or vectors: restorable environments, a replay of frames, scores."""
 
+from gradledger.rl.augment import random_shift as random_shift
 from gradledger.rl.bootstrap import td_error as td_error
 from gradledger.rl.bootstrap import td_loss as td_loss
 from gradledger.rl.bootstrap import td_seed as td_seed

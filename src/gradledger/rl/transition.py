@@ -6,12 +6,14 @@ by us, and the two differ in the value of what follows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from gradledger.rl.augment import random_shift
 
 
 @dataclass(frozen=True)
@@ -74,3 +76,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on `device`."""
         return Batch(**{name: value.to(device) for name, value in vars(self).items()})
+
+    def shifted(self, most: int, rng: np.random.Generator) -> Batch:
+        """The same transitions, each of their 2 B states moved by itself, see `random_shift`."""
+        moved = {name: random_shift(getattr(self, name), most, rng) for name in ("state", "next_state")}
+        return replace(self, **moved)
