@@ -119,6 +119,46 @@ def test_assigned_gradients_are_no_fills() -> None:
     assert [[v.grad for v in s.lives] for s in w.all(Step)] == [["assigned"], ["assigned"]]
 
 
+@pytest.mark.parametrize("clear", ["shared to none", "shared to zeros", "local", "neither"])
+def test_gradients_handed_to_another_module_have_the_history_of_their_own(clear: str) -> None:
+    with watching() as w:
+        local, shared = net(), net()
+        optimizer = torch.optim.SGD(shared.parameters(), lr=0.1)
+        for _ in range(20):
+            if clear == "local":
+                local.zero_grad()
+            elif clear != "neither":
+                optimizer.zero_grad(set_to_none=clear == "shared to none")
+            loss_of(local).backward()
+            for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
+                theirs.grad = mine.grad
+            optimizer.step()
+    lives = [life for step in w.all(Step) for life in step.lives]
+    assert [life.grad for life in lives] == ["filled"] * 20
+    assert len({life.lenders for life in lives}) == 1
+    assert [len(life.lenders) for life in lives] == [2] * 20
+    assert not set(lives[0].lenders) & set(lives[0].tensors)
+    if clear in ("shared to zeros", "local"):
+        assert [[(f.backward, f.consumed) for f in life.fills] for life in lives] == [[(n, 0)] for n in range(1, 21)]
+    else:  # what is let go of on one side still stands on the other
+        assert [len(life.fills) + life.omitted for life in lives] == list(range(1, 21))
+        assert [life.fills[-1].consumed for life in lives] == [0] * 20
+        assert [life.fills[0].consumed for life in lives] == list(range(20))
+
+
+def test_a_copy_of_another_modules_gradient_is_the_programs_own() -> None:
+    with watching() as w:
+        local, shared = net(), net()
+        optimizer = torch.optim.SGD(shared.parameters(), lr=0.1)
+        for _ in range(3):
+            local.zero_grad()
+            loss_of(local).backward()
+            for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
+                theirs.grad = 2 * mine.grad
+            optimizer.step()
+    assert [[(v.grad, v.lenders) for v in s.lives] for s in w.all(Step)] == [[("assigned", ())]] * 3
+
+
 def test_inputs_restrict_what_is_filled() -> None:
     with watching() as w:
         model = net()

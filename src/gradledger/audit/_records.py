@@ -45,8 +45,8 @@ class TensorInfo:
     with the `seq`, iteration and site of the replacement; `leaf`: the `LeafSeen` event if any; `unfrozen_seq`: when its
     requires_grad last went from False to True (None: never), `unfrozen_site`: where, when known; `flag_site`: the
     latest line that set its requires_grad, to whatever; `gradient_in_view`: it moves although no optimizer holds it,
-    and its gradient is a part of other memory; `lent`: no Parameter, it stood in the place of one for a while
-    (`functional_call`)."""
+    and its gradient is a part of other memory, or another leaf's too; `lent`: no Parameter, it stood in the place of
+    one for a while (`functional_call`)."""
 
     ident: int
     role: str = "unknown"

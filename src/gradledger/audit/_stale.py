@@ -36,7 +36,8 @@ class ClearLine:
 class Watched:
     """One optimizer.  `multiple`: the most reverse passes in one gradient; `tensors`: those found stale; `at_clear`:
     steps when a clear was last seen; `single`, `several`: clears that one step, or more, had preceded; `lines`: of each
-    line with steps, how many there were, and how many of them came right after a clear."""
+    line with steps, how many there were, and how many of them came right after a clear; `lent`: the gradients belong
+    to other leaves, which are `tensors` then."""
 
     steps: int = 0
     stale: int = 0
@@ -50,6 +51,7 @@ class Watched:
     single: int = 0
     several: int = 0
     lines: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    lent: bool = False
 
     @property
     def elsewhere(self) -> list[ClearLine]:
@@ -73,7 +75,7 @@ class Watched:
 
     def clears_of_stale(self) -> list[ClearLine]:
         """Lines that do clear what was found stale, the most frequent first; clears by nobody's line only if alone."""
-        lines = [c for c in self.clears.values() if c.whole or c.tensors & self.tensors]
+        lines = [c for c in self.clears.values() if (c.whole and not self.lent) or c.tensors & self.tensors]
         placed = [c for c in lines if c.site.file]
         return sorted(placed or lines, key=lambda c: -c.count)
 
@@ -130,7 +132,8 @@ def _step(watched: Watched, event: ev.Step, world: World) -> None:
         if max(ages) == min(ages):
             continue
         stale = True
-        watched.tensors.update(life.tensors)
+        watched.tensors.update(life.lenders or life.tensors)
+        watched.lent = watched.lent or bool(life.lenders)
         watched.multiple = max(watched.multiple, len(life.fills) + life.omitted)
         if not watched.fill_site.file:
             last = world.backward(life.fills[-1].backward)
@@ -146,7 +149,8 @@ def _clear(state: State, event: ev.Clear, world: World) -> None:
         state.lines.setdefault(event.site.key(), (event.site, set()))[1].update(event.tensors)
     used = {t for d in event.dropped if d.consumed for t in d.tensors}
     for ident, optimizer in world.optimizers.items():
-        mine = {t for t in used if t in optimizer.tensors}
+        known = state.by.get(ident)
+        mine = {t for t in used if t in optimizer.tensors or (known is not None and t in known.tensors)}
         whole = event.optimizer == ident
         if not mine and not whole:
             continue

@@ -424,6 +424,8 @@ class World:
             self._regroup(info, {t for tensors in held for t in tensors})
         used: set[int] = set()
         for life in event.lives:
+            for tensor in life.lenders:
+                self._tensor_record(tensor).gradient_in_view = True
             fills = life.fills
             if len(fills) > FILLS_LOOKED_AT:
                 used.add(fills[0].backward)  # the oldest is what a rule names

@@ -9,7 +9,8 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -22,7 +23,9 @@ OLDEST, NEWEST = 4, 8
 
 @dataclass(slots=True)
 class Leaf:
-    """One followed leaf.  `fills`: [backward, times consumed] since the last clear, oldest first."""
+    """One followed leaf.  `fills`: [backward, times consumed] since the last clear, oldest first.  `lender`: the leaf
+    whose gradient the program put here, the same tensor; until one of the two is cleared they have one list of fills.
+    """
 
     number: int
     ref: weakref.ref[torch.Tensor]
@@ -39,6 +42,7 @@ class Leaf:
     before_version: int = 0
     scaled: float = 1.0  # what the program multiplied the gradient by since the last fill, up to this version of it
     scaled_version: int = -1
+    lender: Leaf | None = None
 
     def empty(self) -> None:
         self.fills = []
@@ -54,6 +58,11 @@ class Leaf:
         if len(self.fills) > OLDEST + NEWEST:
             del self.fills[OLDEST]
             self.omitted += 1
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its fills are the lender's own list still."""
+        return self.lender is not None and self.lender.fills is self.fills
 
     def history(self) -> tuple[Fill, ...]:
         return tuple(Fill(b, c) for b, c in self.fills)
@@ -100,12 +109,18 @@ class Lifecycle:
                     gone.append(leaf)
                 else:
                     leaf.empty()
-            leaf.grad = None
+            leaf.grad = leaf.lender = None
             return None
         if leaf.grad is None or leaf.grad() is not grad:
             # another tensor object without a backward of ours: the program assigned it
             leaf.empty()
-            leaf.assigned = True
+            owner = self._owner(grad)
+            leaf.lender = owner if owner is not leaf and owner is not None and owner.fills else None
+            if leaf.lender is not None:
+                leaf.fills, leaf.version = leaf.lender.fills, leaf.lender.version
+                self.recorder.doze.forbidden = True  # a doze replays the histories of single leaves
+            else:
+                leaf.assigned = True
             leaf.grad = Ref(grad)
         return grad
 
@@ -172,7 +187,8 @@ class Lifecycle:
                 continue
             if before is None:
                 leaf.empty()
-            leaf.add(backward)
+            if not leaf.borrows:  # (else the lender adds it)
+                leaf.add(backward)
             leaf.grad = Ref(grad)
             leaf.version = grad._version
             filled.append(leaf.number)
@@ -207,7 +223,7 @@ class Lifecycle:
 
     def lives(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Life, ...], tuple[Dropped, ...]]:
         """Histories of an optimizer's tensors as it is about to step, equal ones together; and what was found gone."""
-        groups: dict[tuple[str, tuple[Fill, ...], bool, bool | None, int, bool, bool, float | None], list[int]] = {}
+        groups: dict[tuple[Any, ...], list[Leaf]] = {}
         gone: list[Leaf] = []
         order: list[tuple[Leaf, torch.Tensor]] = []
         for tensor in tensors:
@@ -230,43 +246,51 @@ class Lifecycle:
             moved = _moved(leaf, tensor, kind)
             known = rescaled and grad is not None and grad._version == leaf.scaled_version
             scaled = leaf.scaled if known else None
-            key = (kind, leaf.history(), not tensor.requires_grad, moved, leaf.omitted, rescaled, drifted, scaled)
-            groups.setdefault(key, []).append(leaf.number)
-        return tuple(Life(tuple(numbers), *key) for key, numbers in groups.items()), lost
+            omitted = leaf.lender.omitted if leaf.lender is not None and leaf.borrows else leaf.omitted
+            key = (kind, leaf.history(), not tensor.requires_grad, moved, omitted, rescaled, drifted, scaled)
+            groups.setdefault((*key, leaf.lender is not None), []).append(leaf)
+        return tuple(_life(key, leaves) for key, leaves in groups.items()), lost
 
     def consumed(self, tensors: Iterable[torch.Tensor]) -> None:
         """The optimizer has used what stands in these tensors."""
+        used: dict[int, list[list[int]]] = {}  # each list once
         for tensor in tensors:
             number = self.recorder.tensors.find(tensor)
             leaf = self.leaves.get(number) if number is not None else None
             if leaf is not None and leaf.written != -1:  # (an optimizer of torch's own leaves it alone)
                 leaf.drifted = not tensor.is_inference() and tensor._version != leaf.written
             if leaf is not None and tensor.requires_grad:
-                for fill in leaf.fills:
-                    fill[1] += 1
-                if (used := grad_of(tensor)) is not None:
-                    leaf.version = used._version
+                used[id(leaf.fills)] = leaf.fills
+                if (grad := grad_of(tensor)) is not None:
+                    leaf.version = grad._version
                 if leaf.grad is not None and grad_of(tensor) is not leaf.grad():
                     # the optimizer itself replaced or removed the gradient
-                    grad = grad_of(tensor)
                     leaf.grad = None if grad is None else Ref(grad)
                     if grad is None:
                         leaf.empty()
+        for fills in used.values():
+            for fill in fills:
+                fill[1] += 1
 
     def multiplied(self, grad: torch.Tensor, by: float) -> None:
         """The program has just multiplied a gradient in place by a plain number."""
-        now = (self.recorder.iteration, self.recorder.backwards)
-        if self.by_grad[0] != now:
-            grads = ((leaf, leaf.grad() if leaf.grad is not None else None) for leaf in self.leaves.values())
-            self.by_grad = now, {id(g): leaf for leaf, g in grads if g is not None}
-        leaf = self.by_grad[1].get(id(grad))
-        if leaf is None or leaf.grad is None or leaf.grad() is not grad:
+        leaf = self._owner(grad)
+        if leaf is None:
             return
         before = grad._version - 1
         if before not in (leaf.version, leaf.scaled_version):
             return
         leaf.scaled = by if before == leaf.version else leaf.scaled * by
         leaf.scaled_version = grad._version
+
+    def _owner(self, grad: torch.Tensor) -> Leaf | None:
+        """The leaf whose gradient this tensor was when the last reverse pass had written."""
+        now = (self.recorder.iteration, self.recorder.backwards)
+        if self.by_grad[0] != now:
+            grads = ((leaf, leaf.grad() if leaf.grad is not None else None) for leaf in self.leaves.values())
+            self.by_grad = now, {id(g): leaf for leaf, g in grads if g is not None}
+        leaf = self.by_grad[1].get(id(grad))
+        return leaf if leaf is not None and leaf.grad is not None and leaf.grad() is grad else None
 
     def changed_by_torch(self, tensors: Iterable[torch.Tensor]) -> None:
         """Clipping or a scaler has just changed these gradients in place: not the program's own rescaling."""
@@ -322,6 +346,11 @@ class Lifecycle:
             if leaf is not None:
                 chosen.append(leaf)
         return chosen
+
+
+def _life(key: tuple[Any, ...], leaves: list[Leaf]) -> Life:
+    lenders = tuple(leaf.lender.number for leaf in leaves if leaf.lender is not None)
+    return replace(Life(tuple(leaf.number for leaf in leaves), *key[:-1]), lenders=lenders)
 
 
 def _moved(leaf: Leaf, tensor: torch.Tensor, kind: str) -> bool | None:

@@ -14,7 +14,9 @@ of them.  The rule fires when contributions that a step has used already stand t
 after step, and nothing ever clears these tensors.  The multiple grows with the step count; where clears exist but are
 rarer than steps, GL-G03 says so.  A program of two phases whose first one clears at each step, and whose second one
 does not, is told here too: the line to edit is in the second.  A program without an optimizer is judged by its own
-reads of `.grad`: used after each reverse pass, and never cleared or changed.
+reads of `.grad`: used after each reverse pass, and never cleared or changed.  Where a program hands gradients from one
+network to another (`theirs.grad = mine.grad`, a worker and a shared network), a clear on either side that only lets go
+of the tensor leaves what stands in it on the other.
 
 ## Near misses
 - Accumulation: several backwards, one step, then a clear.  Nothing used is left when the next window begins.
@@ -22,6 +24,7 @@ reads of `.grad`: used after each reverse pass, and never cleared or changed.
 - A GAN or an actor-critic pass that leaves gradients on the other network, cleared before that network's own
   backward.
 - Momentum kept in `.grad` by hand: what the step used is decayed in place before the next backward.
+- A worker's gradients handed to a shared network, cleared in the worker's, or made zero in place.
 - Functional updates with `torch.autograd.grad`, which fill no `.grad`.
 
 ## Fix
@@ -89,7 +92,8 @@ def finish(state: State, world: World) -> list[Finding]:
         optimizer = world.optimizer(ident)
         word = optimizer_word(watched.step_site, world)
         site = watched.fill_site if watched.fill_site.file else watched.step_site
-        whole = len(watched.tensors) >= len(optimizer.tensors)
+        owner = _owner(watched, word, world)
+        whole = len(watched.tensors) >= len(optimizer.tensors) and not watched.lent
         scope = "" if whole else f" ({world.names(sorted(watched.tensors))})"
         clear = elsewhere[0].site if elsewhere else NOWHERE
         here = (site.file, site.function)
@@ -101,10 +105,10 @@ def finish(state: State, world: World) -> list[Finding]:
             "G1",
             "error",
             site,
-            f"Nothing clears the gradients of `{word}`{scope}{only}: {watched.stale} of "
+            f"{_what(watched, word)}{scope}{only}: {watched.stale} of "
             f"{of_steps(watched.steps, ident, world)} applied gradients that an earlier step had applied already, "
             f"up to {watched.multiple} reverse passes at once.",
-            f"{word}.zero_grad()  # before {loss_word(site, world)}.backward()",
+            f"{owner}.zero_grad()  # before {loss_word(site, world)}.backward()",
             related=distinct(
                 site, (watched.step_site, optimizer.site, *exhausted, *lines[:4], *state.watched.beside(watched))
             ),
@@ -121,6 +125,18 @@ def finish(state: State, world: World) -> list[Finding]:
         )
         findings.append(oracle.weigh(finding, world, ident, _stands))
     return findings
+
+
+def _what(watched: _stale.Watched, word: str) -> str:
+    if watched.lent:
+        return f"`{word}` applies gradients that were put there from other parameters, and nothing clears them there"
+    return f"Nothing clears the gradients of `{word}`"
+
+
+def _owner(watched: _stale.Watched, word: str, world: World) -> str:
+    """Whose `zero_grad` would clear what is stale."""
+    roots = {root for tensor in watched.tensors for root in world.owner_roots(tensor)} if watched.lent else set()
+    return world.module_name(min(roots)) if len(roots) == 1 else word
 
 
 def _own_clear(kind: str, step: Site) -> list[Site]:

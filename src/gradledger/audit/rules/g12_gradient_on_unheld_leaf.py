@@ -18,6 +18,7 @@ rule explains why (GL-M01, GL-M03, GL-M04, GL-M05, GL-M07, GL-G17) that one spea
 - Parameters updated by hand from `.grad`.
 - Parts of a flat parameter: their gradients are views of memory that is cleared and stepped under another name, and
   their values change.
+- Gradients that the program hands to another network, whose optimizer applies them.
 - Optimizers of an earlier stage that are kept, and networks that are frozen after it.
 - Networks cleared by `model.zero_grad()`, and parameters that an optimizer built later holds.
 

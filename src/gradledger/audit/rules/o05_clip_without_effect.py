@@ -197,7 +197,7 @@ def _stepped(line: Line, opened: Open, step: ev.Step) -> None:
     filled = [life for life in step.lives if life.grad in ("filled", "assigned") and not life.frozen]
     if opened.filled_after:
         opened.followed = opened.followed or bool(filled)
-    if any(touched.intersection(life.tensors) for life in filled):
+    if any(touched.intersection((*life.tensors, *life.lenders)) for life in filled):
         opened.used = True
         line.optimizers.add(step.optimizer)
     elif filled and not opened.filled_after:

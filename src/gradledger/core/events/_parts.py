@@ -36,6 +36,7 @@ class Life:
     `rescaled`: the program changed the gradient in place after the last fill (clipping and scalers not counted).
     `drifted`: the optimizer's own last step wrote into them although there was no gradient.
     `scaled`: what the program multiplied the gradient by since, when that was all it did (None: else, or not seen).
+    `lenders`: the gradients are those of these other leaves, the same tensors, which the program put there.
     """
 
     tensors: tuple[int, ...]
@@ -47,6 +48,7 @@ class Life:
     rescaled: bool = False
     drifted: bool = False
     scaled: float | None = None
+    lenders: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
