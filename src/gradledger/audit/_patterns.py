@@ -16,7 +16,7 @@ from gradledger.audit._loops import calls_at, declared, enclosing_function, mean
 from gradledger.core.site import Site
 
 _WALKS = frozenset({"named_parameters", "parameters"})
-_CHILDREN = frozenset({"named_children", "named_modules"})
+CHILDREN = frozenset({"named_children", "named_modules"})
 _HELPERS = frozenset(dir(builtins)) | {"re", "fnmatch", "regex"}
 _MADE_OF = frozenset({"compile", "tuple", "list", "set", "frozenset"})  # `re.compile(text)`, `tuple(names)`
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp)
@@ -28,7 +28,8 @@ class FlagStatement:
     """One statement of a loop body that sets `requires_grad`.  `line`: its line; `test`: the condition on the name in
     words of the program, "" when it is not guarded; `test_line`; `sure`: the test only asks for names that the program
     spells out, so that "never true" is no choice of a configuration; `by_value`: the name test is the value that is set
-    (`p.requires_grad = "head" in name`); `negated`: that value is true for every name when the pattern matches none."""
+    (`p.requires_grad = "head" in name`); `negated`: that value is true for every name when the pattern matches none;
+    `whole`: one name is asked for by `==`, wherever it comes from."""
 
     line: int
     test: str
@@ -36,6 +37,7 @@ class FlagStatement:
     sure: bool
     by_value: bool = False
     negated: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,17 @@ def child_loops(file: str, ran: set[int]) -> Iterator[tuple[Site, FlagLoop]]:
                 yield site, FlagLoop(node.lineno, node.end_lineno or node.lineno, statements)
 
 
+def child_loop(site: Site) -> FlagLoop | None:
+    """The loop over named submodules on this line, where it sets `requires_grad`."""
+    for node in walk(parsed(site.file) or ast.Module([], [])):
+        if isinstance(node, ast.For) and node.iter.lineno == site.line and _walks_children(node.iter):
+            statements = tuple(_statements(node, site))
+            return FlagLoop(node.lineno, node.end_lineno or node.lineno, statements) if statements else None
+    return None
+
+
 def _walks_children(over: ast.expr) -> bool:
-    return isinstance(over, ast.Call) and last_name(over.func) in _CHILDREN
+    return isinstance(over, ast.Call) and last_name(over.func) in CHILDREN
 
 
 def _walks_parameters(over: ast.expr) -> bool:
@@ -132,7 +143,8 @@ def _statements(loop: ast.For, site: Site) -> Iterator[FlagStatement]:
         if tests:
             test = tests[-1]
             sure = all(_spelled_out(t, bound, site) for t in tests) and any(_asks_name(t, bound) for t in tests)
-            yield FlagStatement(statement.lineno, ast.unparse(test), test.lineno, sure)
+            whole = len(tests) == 1 and _is_one_name(test, bound)
+            yield FlagStatement(statement.lineno, ast.unparse(test), test.lineno, sure, whole=whole)
         elif not isinstance(value, ast.Constant) and _asks_name(value, bound):
             negated = isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
             negated = negated or (isinstance(value, ast.Compare) and isinstance(value.ops[0], (ast.NotIn, ast.NotEq)))
@@ -141,6 +153,15 @@ def _statements(loop: ast.For, site: Site) -> Iterator[FlagStatement]:
             yield FlagStatement(statement.lineno, ast.unparse(value), statement.lineno, sure, True, negated)
         else:
             yield FlagStatement(statement.lineno, "", statement.lineno, False)
+
+
+def _is_one_name(test: ast.expr, bound: set[str]) -> bool:
+    """`name == wanted`: one name was asked for, wherever it comes from."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq) or len(test.ops) > 1:
+        return False
+    sides = (test.left, test.comparators[0])
+    names = [isinstance(side, ast.Name) and side.id in bound for side in sides]
+    return sum(names) == 1
 
 
 def _guarded(body: list[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[tuple[tuple[ast.expr, ...], ast.stmt]]:

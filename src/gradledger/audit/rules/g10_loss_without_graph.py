@@ -68,11 +68,13 @@ _FIXES = {
 
 @dataclass(slots=True)
 class _Line:
-    """Reverse passes of one line: `reached` some optimizer's tensor, or `lost`; `steps` that then found no gradient."""
+    """Reverse passes of one line: `reached` some optimizer's tensor, or `lost`; `steps` that then found no gradient;
+    `last`: those lost since one reached anything."""
 
     first: Backward | None = None
     reached: int = 0
     lost: int = 0
+    last: int = 0
     steps: int = 0
     empty: int = 0
     values: list[float] = field(default_factory=list)
@@ -111,8 +113,9 @@ def update(state: State, event: Event, world: World) -> None:
             seen.append(event)
         if state.waiting:
             alive = [life for life in event.lives if not life.frozen]
-            if alive and all(life.grad in ("none", "zero") for life in alive):
-                for key in state.waiting:
+            if all(life.grad in ("none", "zero") for life in alive):
+                # (where all of it is frozen the root is one that was given its flag by hand)
+                for key in state.waiting if alive else [k for k in state.waiting if _by_hand(state.lines[k])]:
                     state.lines[key].steps += 1
                     state.lines[key].empty += sum(len(life.tensors) for life in alive)
             state.waiting.clear()
@@ -133,13 +136,20 @@ def update(state: State, event: Event, world: World) -> None:
     line = state.lines.setdefault(event.site.key(), _Line())
     if any(world.holders(tensor) for tensor in event.leaves):
         line.reached += 1
+        line.last = 0
     elif _lost(event, world):
         line.lost += 1
+        line.last += 1
         line.first = line.first or event
         line.filled.update(t for t in event.leaves[:KEPT] if len(line.filled) < KEPT)
         if event.value is not None and len(line.values) < 8:
             line.values.append(event.value)
         state.waiting.add(event.site.key())
+
+
+def _by_hand(line: _Line) -> bool:
+    """Whether a root without a graph was given `requires_grad` so that it could be walked."""
+    return line.first is not None and line.first.root_is_leaf
 
 
 def _lost(event: Backward, world: World) -> bool:
@@ -157,13 +167,16 @@ def finish(state: State, world: World) -> list[Finding]:
     findings = []
     for line in state.lines.values():
         event = line.first
-        if event is None or line.reached >= line.lost or not (line.steps or (event.cuts and event.root_is_leaf)):
+        ended = _by_hand(line) and line.last >= FEW
+        if event is None or (line.reached >= line.lost and not ended):
+            continue
+        if not line.steps and not (event.cuts and event.root_is_leaf):
             continue
         if all(cut.how == "autograd_grad" for cut in event.cuts) and event.cuts:
             continue  # GL-G14 says it better
         if any(_orphans.classify(tensor, world) in _BETTER for tensor in line.filled):
             continue  # the graph is whole, and ends in parameters that the optimizer does not hold
-        findings.append(_silent(line, event))
+        findings.append(_given_a_flag(line, event, world) or _silent(line, event))
     loud = _loud(state, world)
     return [*findings, *_never_walked(state, world), *([loud] if loud is not None else [])]
 
@@ -201,6 +214,30 @@ def _left_off(file: str) -> list[Site]:
     tree = parsed(file)
     alone = [n for n in walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)] if tree else []
     return [Site(file, n.lineno, "") for n in alone if _SWITCH.search(source_line(file, n.lineno))]
+
+
+def _given_a_flag(line: _Line, event: Backward, world: World) -> Finding | None:
+    """A root without a graph that was given `requires_grad` by hand, where all that its steps hold is frozen."""
+    flags = [world.tensor(t).flag_site for t in event.leaves if event.root_is_leaf]
+    stepped = [o for o in world.optimizers.values() if o.last_step is not None and o.last_step.seq > event.seq]
+    frozen = {t for o in stepped for t in o.tensors}
+    if not flags or not flags[0].file or not frozen or any(world.tensor(t).requires_grad for t in frozen):
+        return None
+    off = world.tensor(min(frozen)).flag_site
+    where = f", which line {off.line} froze" if off.file else ""
+    return Finding(
+        "G10",
+        "error",
+        flags[0],
+        f"The loss of line {event.site.line} has no graph and was given requires_grad here so that it can be walked: "
+        f"nothing is reached by it, and {times(line.last, 'step')} moved none of {world.names(sorted(frozen), 2)}"
+        f"{where}.",
+        "leave requires_grad on for the parameters that are to be trained, and drop this line: it only hides the error",
+        related=distinct(flags[0], (event.site, off, *off.above(2), event.root_site)),
+        evidence={"reverse_passes": line.last, "steps_without_gradient": line.steps, "frozen": len(frozen)},
+        count=line.last,
+        iteration=event.iteration,
+    )
 
 
 def _silent(line: _Line, event: Backward) -> Finding:

@@ -12,7 +12,8 @@ The program believes that a part is frozen (or trained) and it is not.  Nothing 
 The loop was given parameters, its body has a statement that sets `requires_grad` under a test of the name, and that
 statement never ran.  The pattern is spelled out in the program.  Or it is one of a list, also one that the program puts
 together, a path into the model that matches no name while others of the list do.  Or whole names are asked to be in a
-set, and the set holds names of submodules.
+set, and the set holds names of submodules.  Or a loop over `named_children()` asks for one name by `==`, and no
+submodule that it was given has that name: a path such as "encoder.data" is the name of no child.
 
 ## Near misses
 - A list of patterns that is empty, or comes from a configuration: nothing was asked for.
@@ -65,12 +66,13 @@ class Walk:
 @dataclass(slots=True)
 class State:
     """Walks by line and calling line; the latest walk in each file; iterators that were used up; lines that set
-    a flag, with the line that called them."""
+    a flag, with the line that called them; walks over named submodules."""
 
     walks: dict[tuple[Place, Place], Walk] = field(default_factory=dict)
     latest: dict[str, list[Walk]] = field(default_factory=dict)
     exhausted: dict[tuple[str, str, str], ExhaustedIterator] = field(default_factory=dict)
     flagged: set[tuple[str, int, int]] = field(default_factory=set)
+    children: dict[Place, Walk] = field(default_factory=dict)
 
 
 def init() -> State:
@@ -85,6 +87,8 @@ def update(state: State, event: Event, world: World) -> None:
         for walk in state.latest.get(event.site.file, ()):
             if event.site.line >= walk.site.line:
                 walk.flags.setdefault(event.site.line, set()).add(event.value)
+    elif isinstance(event, ParametersIterated) and event.method in _patterns.CHILDREN:
+        _walked_below(state, event)
     elif isinstance(event, ParametersIterated):
         _walked(state, event)
     elif isinstance(event, ExhaustedIterator) and len(state.exhausted) < KEPT:
@@ -103,6 +107,14 @@ def _walked(state: State, event: ParametersIterated) -> None:
     walk.given += event.count
     latest = [w for w in state.latest.get(site.file, []) if w.site.line != site.line]
     state.latest[site.file] = [*latest[-7:], walk]
+
+
+def _walked_below(state: State, event: ParametersIterated) -> None:
+    key = event.site.key()
+    if key in state.children or len(state.children) < KEPT:
+        walk = state.children.setdefault(key, Walk(event.site, event.module, event.iteration))
+        walk.walks += 1
+        walk.given += event.count
 
 
 def finish(state: State, world: World) -> list[Finding]:
@@ -202,7 +214,13 @@ def _names_of_modules(state: State, world: World) -> Iterator[Finding]:
 
 
 def _no_child_chosen(state: State, world: World) -> Iterator[Finding]:
-    """Loops over named submodules: nothing is seen of them when no name is chosen, so the text alone tells."""
+    """Loops over named submodules that came to the line which sets a flag for none of them."""
+    for walk in state.children.values():
+        loop = _patterns.child_loop(walk.site) if walk.given and not is_installed(walk.site.file) else None
+        for statement in loop.statements if loop is not None else ():
+            asked = statement.whole or (statement.sure and not statement.by_value)
+            if asked and not _set_there(state, walk.site.file, statement):
+                yield _no_child(walk.site, statement, walk.site.above(2))
     ran: dict[str, set[int]] = {}
     for optimizer in world.optimizers.values():
         for file, line in (
@@ -213,22 +231,28 @@ def _no_child_chosen(state: State, world: World) -> Iterator[Finding]:
     for file, lines in ran.items():
         for site, loop in _patterns.child_loops(file, lines) if file and not is_installed(file) else ():
             for statement in loop.statements:
-                set_there = any(f == file and line == statement.line for f, line, _ in state.flagged)
-                if not statement.sure or statement.by_value or set_there:
-                    continue
-                here = _line(site, statement.test_line)
-                yield Finding(
-                    "M11",
-                    "error",
-                    here,
-                    f"`{statement.test}` was true for no submodule: line {statement.line}, which sets requires_grad, "
-                    f"never ran.",
-                    "match the names as they are: print([n for n, _ in model.named_children()])",
-                    related=distinct(here, (site, _line(site, statement.line))),
-                    evidence={"matched": 0, "statement_line": statement.line},
-                    confidence="likely",
-                    subject=statement.test,
-                )
+                seen = site.key() in state.children
+                if statement.sure and not statement.by_value and not seen and not _set_there(state, file, statement):
+                    yield _no_child(site, statement)
+
+
+def _set_there(state: State, file: str, statement: _patterns.FlagStatement) -> bool:
+    return any(f == file and line == statement.line for f, line, _ in state.flagged)
+
+
+def _no_child(site: Site, statement: _patterns.FlagStatement, callers: tuple[Site, ...] = ()) -> Finding:
+    here = _line(site, statement.test_line)
+    return Finding(
+        "M11",
+        "error",
+        here,
+        f"`{statement.test}` was true for no submodule: line {statement.line}, which sets requires_grad, never ran.",
+        "match the names as they are: print([n for n, _ in model.named_children()])",
+        related=distinct(here, (site, _line(site, statement.line), *callers)),
+        evidence={"matched": 0, "statement_line": statement.line},
+        confidence="likely",
+        subject=statement.test,
+    )
 
 
 def _failed(statement: _patterns.FlagStatement, values: set[bool]) -> bool:

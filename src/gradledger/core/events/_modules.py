@@ -148,7 +148,9 @@ class GradFlagSet(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersIterated(Event):
-    """The program walked `named_parameters()`/`parameters()` of a module at `site`: how many it was given."""
+    """The program walked `named_parameters()`/`parameters()` of a module at `site`: how many it was given.  Or its
+    `named_children()`/`named_modules()`: how many it has of its own.
+    """
 
     KIND: ClassVar[str] = "parameters_iterated"
     module: int

@@ -155,6 +155,19 @@ def install(session: Session) -> Undo:
     def named(state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         walked("named_parameters", result, args)
 
+    def below(method: str) -> Any:
+        """Told by line: which names a loop over submodules was given is in the model."""
+
+        def after(state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            frame = sys._getframe(2)  # past this function and the wrapper
+            if not _site.is_user_code(frame.f_code):
+                return
+            if flags.often.worth_telling((frame.f_code, frame.f_lineno, id(args[0]))):
+                count = len(args[0].__dict__.get("_modules") or ())
+                recorder.emit(ParametersIterated, module=know(recorder, args[0]), method=method, count=count)
+
+        return after
+
     def unnamed(state: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         walked("parameters", result, args)
 
@@ -184,4 +197,5 @@ def install(session: Session) -> Undo:
         ),
         observe(recorder, base, "named_parameters", after=named),
         observe(recorder, base, "parameters", after=unnamed),
+        *(observe(recorder, base, method, after=below(method)) for method in ("named_children", "named_modules")),
     )
