@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit import _shadows
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import Link, Meeting, Watch, fed, kin, links, made_at, tree
 from gradledger.audit._unwritten import Attempt, forgotten, pending
 from gradledger.audit.rule import Finding
 from gradledger.audit.world import World
 from gradledger.core.events import Copied, StateLoaded, StateTaken
+from gradledger.core.site import Site
 
 PATIENCE = 50  # optimizer steps without any update before the source is asked
 
@@ -136,6 +138,15 @@ def _forgot(met: Meeting, world: World) -> Finding:
     )
 
 
+def _due(update: Site, met: Meeting, world: World) -> list[Site]:
+    """The function with the update that never ran, and the step of the network behind which it is due."""
+    function = enclosing_function(update.file, update.line)
+    named = [Site(update.file, function.lineno, function.name)] if function is not None else []
+    mine = set(world.tensors_of(met.learner))
+    steps = [o.last_step.site for o in world.optimizers.values() if o.last_step is not None and mine & o.tensors.keys()]
+    return [*named, *steps[:1]]
+
+
 def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
@@ -150,7 +161,10 @@ def _never(met: Meeting, attempts: list[Attempt], world: World) -> Finding:
         "write into the target's own tensors: with torch.no_grad(): t.lerp_(p, tau)"
         if ran
         else "see to it that the condition comes true while training, every few hundred steps",
-        related=distinct(first, (*others[:8], met.target_site, made_at(met.target, world))),
+        related=distinct(
+            first,
+            (*others[:8], met.target_site, made_at(met.target, world), *(() if ran else _due(first, met, world))),
+        ),
         evidence={
             "target": name,
             "network": online,

@@ -197,14 +197,14 @@ def finish(state: State, world: World) -> list[Finding]:
 
 
 def _switches(known: _Module) -> list[Site]:
-    """The line that switched to eval mode, who called it, and lines of the training function that switch back, though
-    not often enough."""
+    """The line that switched to eval mode, the lines that led to it, and lines of the training function that switch
+    back, though not often enough."""
     if known.first is None:
         return []
     inside = enclosing_function(known.first.site.file, known.first.site.line)
     within = (inside.lineno, inside.end_lineno or inside.lineno) if inside is not None else None
     back = lines_calling(known.first.site.file, frozenset({"train"}), within) if within is not None else []
-    return [known.first_switch, *known.first_switch.above(1), *(Site(known.first.site.file, n, "") for n in back[:2])]
+    return [known.first_switch, *known.first_switch.above(3), *(Site(known.first.site.file, n, "") for n in back[:2])]
 
 
 def _flags_set(site: Site) -> list[Site]:

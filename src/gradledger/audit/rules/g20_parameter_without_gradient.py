@@ -201,6 +201,17 @@ def _optional(module: int, silent: list[int], world: World) -> bool:
     return False
 
 
+def _reentrant(file: str) -> list[Site]:
+    """Lines of the file that checkpoint in the old way, which walks nothing where no input requires grad."""
+    calls = [n for n in walk(parsed(file) or ast.Module([], [])) if isinstance(n, ast.Call)]
+    return [
+        Site(file, call.lineno, "")
+        for call in calls
+        for word in call.keywords
+        if word.arg == "use_reentrant" and isinstance(word.value, ast.Constant) and word.value.value is True
+    ][:2]
+
+
 def _signature(module: int, world: World) -> tuple[str, tuple[tuple[int, ...], ...]]:
     return (world.module(module).cls, tuple(world.tensor(t).shape for t in world.tensors_of(module)))
 
@@ -234,9 +245,13 @@ def _finding(
         if reads:
             why += f" ({', '.join(f'`self.{name}` is read on line {at.line}' for name, at in reads)})"
         fix = f"look for a detach, .data, no_grad or an unused output between {name} and the loss"
+        reentrant = _reentrant(ran_at.file)
+        if reentrant:
+            why += f"; checkpoint on line {reentrant[0].line} hands none on where no input requires grad"
+            fix = f"pass use_reentrant=False on line {reentrant[0].line}; else {fix}"
         function = enclosing_function(ran_at.file, ran_at.line)
         places = cut_after(ran_at) or ([Site(ran_at.file, function.lineno, function.name)] if function else [])
-        places += list(state.terms.values())[:3]
+        places += [*reentrant, *list(state.terms.values())[:3]]
     else:
         places = _walked_at(module, world) if whole else []
         site = built if built.file else watched.step

@@ -31,7 +31,9 @@ from __future__ import annotations
 import re
 
 from gradledger.audit import _no_optimizer
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._phrases import distinct, times
+from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event
@@ -89,7 +91,11 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                 site,
                 f"{names} are {what}: {times(first.fills, 'reverse pass')} wrote their gradients since, and {holds}.",
                 f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
-                related=distinct(site, (empty, built, _no_optimizer.step_site(optimizer), before, *built.above(1))),
+                related=distinct(
+                    site,
+                    (empty, built, _no_optimizer.step_site(optimizer), before, *built.above(1))
+                    + (*flag.above(2), *_left_out(built)),
+                ),
                 evidence={
                     "tensors": len(group),
                     "weights": sum(world.tensor(leaf.tensor).numel for leaf in group),
@@ -103,6 +109,13 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
             )
         )
     return findings
+
+
+def _left_out(built: Site) -> list[Site]:
+    """Lines of the function that builds the optimizer which ask for `requires_grad`: what is frozen then stays out."""
+    function = enclosing_function(built.file, built.line)
+    lines = range(function.lineno, built.line) if function is not None else ()
+    return [Site(built.file, n, built.function) for n in lines if "requires_grad" in source_line(built.file, n)][:2]
 
 
 def _params(flag: Site, world: World) -> str:
