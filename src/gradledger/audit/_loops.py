@@ -109,6 +109,13 @@ def calls_at(file: str, line: int) -> list[ast.Call]:
     return [n for n in walk(tree) if isinstance(n, ast.Call) and _covers(n, line)]
 
 
+def parameters_line(built: Site) -> tuple[Site, ...]:
+    """The line on which an optimizer is given its parameters, where that is not the one on which its call begins."""
+    calls = [c for c in calls_at(built.file, built.line) if c.lineno == built.line and c.args]
+    lines = {c.args[0].lineno for c in calls[:1]} - {built.line}
+    return tuple(Site(built.file, line, built.function) for line in lines)
+
+
 def argument(call: ast.Call, keyword: str, position: int) -> ast.expr | None:
     """What a call passes for a parameter, by keyword or by position."""
     for given in call.keywords:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradledger.audit import _shadows
-from gradledger.audit._loops import enclosing_function
+from gradledger.audit._loops import conditions_around, enclosing_function, loops_around
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import Link, Meeting, Watch, fed, kin, links, made_at, tree
 from gradledger.audit._unwritten import Attempt, forgotten, pending
@@ -77,7 +77,7 @@ def never_ran(state: State, world: World) -> list[tuple[Finding, int]]:
         if attempts:
             found.append((_never(met, attempts, world), met.target))
         elif forgotten(met, state.ran, state.files, world, known):
-            found.append((_forgot(met, world), met.target))
+            found.append((_forgot(met, known, world), met.target))
     return found
 
 
@@ -120,7 +120,9 @@ def _role(met: Meeting, world: World) -> str:
     return f"is a copy of `{online}` and feeds the target `{world.module_name(met.feeds)}`"
 
 
-def _forgot(met: Meeting, world: World) -> Finding:
+def _forgot(met: Meeting, known: list[Link], world: World) -> Finding:
+    mine = [k.site for k in known if k.target == met.target and k.site.file]
+    once = [site for site in mine if loops_around(replace(site, callers=()))][:1]
     name, online = world.module_name(met.target), world.module_name(met.learner)
     steps = world.iteration - met.first_iteration
     return Finding(
@@ -128,9 +130,19 @@ def _forgot(met: Meeting, world: World) -> Finding:
         "error",
         met.target_site,
         f"`{name}` {_role(met, world)} but has not changed in {times(steps, 'step')}, and no "
-        "line of the program writes into it: every target comes from the untrained first network.",
+        f"line of the program writes into it{f' but line {once[0].line}, once' if once else ''}: every target comes "
+        "from the untrained first network.",
         "copy the trained network into it every few hundred steps: target.load_state_dict(net.state_dict())",
-        related=distinct(met.target_site, (made_at(met.target, world), met.site, met.learner_site)),
+        related=distinct(
+            met.target_site,
+            (
+                *once,
+                *(around for site in once for around in conditions_around(site, 0)),
+                made_at(met.target, world),
+                met.site,
+                met.learner_site,
+            ),
+        ),
         evidence={"target": name, "network": online, "steps": steps, "why": "no update in the program"},
         confidence="likely",
         subject=name,

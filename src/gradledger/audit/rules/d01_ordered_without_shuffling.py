@@ -36,9 +36,11 @@ whose number it is asked for.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
-from gradledger.audit._code import lines_calling
+from gradledger.audit._code import last_name, lines_calling, parsed, walk
+from gradledger.audit._loops import enclosing_function
 from gradledger.audit._made_at import made_at
 from gradledger.audit._order import cut, walks_in
 from gradledger.audit._phrases import distinct
@@ -97,7 +99,7 @@ def finish(state: State, world: World) -> list[Finding]:
         if loader is None:
             fix = "for idx in torch.randperm(len(x)).split(size): x[idx], y[idx]"
             site, loops = cut(event.site)
-            loops = (*loops, *(Site(site.file, line, "") for line in lines_calling(site.file, _ORDERS)[:3]))
+            loops = (*loops, *_order_of(site), *(Site(site.file, n, "") for n in lines_calling(site.file, _ORDERS)[:3]))
         elif event.order_site.file and loader.made.shuffled and event.order_site.function == "__getitem__":
             reads = "the loader shuffles its numbers, but the data set gives its items in one order: batches hold"
             fix = "let __getitem__ give the item whose number it is asked for"
@@ -126,6 +128,17 @@ def finish(state: State, world: World) -> list[Finding]:
             )
         )
     return found
+
+
+def _order_of(site: Site) -> list[Site]:
+    """Where what is cut on the line was made, in its function: an order of rows that nobody draws."""
+    tree, function = parsed(site.file), enclosing_function(site.file, site.line)
+    nodes = walk(tree) if tree is not None else ()
+    cuts = [n for n in nodes if isinstance(n, ast.Subscript) and n.lineno <= site.line <= (n.end_lineno or n.lineno)]
+    names = {n.value.id for n in cuts if isinstance(n.value, ast.Name)}
+    inside = walk(function) if function is not None else nodes
+    made = [n for n in inside if isinstance(n, ast.Assign) and n.lineno < site.line]
+    return [Site(site.file, n.lineno, site.function) for n in made if names & {last_name(t) for t in n.targets}][-2:]
 
 
 def not_checked(state: State, world: World) -> str | None:

@@ -93,8 +93,15 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
                 f'optimizer.add_param_group({{"params": {_params(flag, world)}}})',
                 related=distinct(
                     site,
-                    (empty, built, _no_optimizer.step_site(optimizer), before, *built.above(1))
-                    + (*flag.above(2), *_left_out(built)),
+                    (
+                        empty,
+                        built,
+                        _no_optimizer.step_site(optimizer),
+                        before,
+                        *built.above(1),
+                        *flag.above(2),
+                        *_left_out(built),
+                    ),
                 ),
                 evidence={
                     "tensors": len(group),

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradledger.audit._loops import parameters_line
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._targets import Link, Meeting, Watch, filled_together, kin, links, made_at, related, tree
 from gradledger.audit.rule import Finding, Rule
@@ -202,7 +203,15 @@ def _finding(target: _Target, held: set[int], state: State, world: World) -> Fin
         f"give the optimizer only the parameters of `{source}`, not those of `{name}`",
         related=distinct(
             site,
-            (*later[:2], *thawed[:1], optimizer.site, target.site, made_at(target.module, world), target.link.site),
+            (
+                *later[:2],
+                *thawed[:1],
+                optimizer.site,
+                target.site,
+                made_at(target.module, world),
+                target.link.site,
+                *parameters_line(optimizer.site),
+            ),
         ),
         evidence={
             "target": name,
