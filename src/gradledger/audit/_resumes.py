@@ -23,6 +23,7 @@ LISTENS: tuple[type[Event], ...] = (FileTouched, StateLoaded, Step, SchedulerSte
 KEPT = 64
 LEAST_COUNT = 3  # steps: a smaller number may be one of epochs
 FEW_AVERAGES = 3  # updates of an average, at least
+FEW_STEPS = 3
 _AROUND = 8  # lines above and below a load whose words count
 _RESUMES = re.compile(
     r"resum|restart|continu|interrupt|preempt|ckpt|checkpoint|start_?(epoch|step|iter)|last\.pt", re.IGNORECASE
@@ -159,6 +160,29 @@ def begun_anew(state: Resumes, world: World) -> Iterator[tuple[Load, OptimizerIn
             if optimizer.steps and optimizer.ident not in load.optimizers and tensors and 2 * len(held) >= len(tensors):
                 if not new:
                     yield load, optimizer
+
+
+def left_behind(state: Resumes, load: Load, world: World) -> list[tuple[OptimizerInfo, OptimizerInfo]]:
+    """(optimizer, the one before it): it began anew with this load, where others of the same run go on from the file.
+    """
+    begun = [o for o in world.optimizers.values() if o.steps and o.ident not in load.optimizers]
+    went_on = [
+        o
+        for o in begun
+        if (at := state.restored_optimizer_at.get(o.ident)) is not None
+        and at.iteration == load.event.iteration
+        and twin(o, load, world) is not None
+    ]
+    lost = [
+        o
+        for o in begun
+        if ("optimizer", o.ident) not in state.restored
+        and has_state(o, world)
+        # made beside one that goes on, by a line of its own
+        and any(w.site.callers == o.site.callers and w.site.key() != o.site.key() for w in went_on)
+    ]
+    pairs = [(o, before) for o in lost if (before := twin(o, load, world)) is not None]
+    return [(o, before) for o, before in pairs if before.steps and o.steps >= FEW_STEPS]
 
 
 def put_into_another(state: Resumes, load: Load, optimizer: OptimizerInfo, world: World) -> OptimizerInfo | None:

@@ -14,7 +14,8 @@ its values at the first step are those that were read.  An optimizer that keeps 
 parameters afterwards, and its state was never loaded, nor put there by hand.  It counts when the program means to go
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
 the optimizer is made just like the one before (or the file has its state, or a loop begins at a count that the file
-holds).  An average (EMA) of the loaded module
+holds).  One of several optimizers counts when it is made like one that had stepped before, and only the states of the
+others come back.  An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
 state comes back, and the next file that is written says less, or just as many as the steps made since: the loop counts
@@ -170,7 +171,26 @@ def _begun(state: Resumes, world: World) -> list[Finding]:
     for load in state.loads.values():
         if _resumes.means_to_resume(load, world):
             found += [_average(load, link, world) for link in _resumes.averages_begun(state, load, world)]
+            behind = _resumes.left_behind(state, load, world) if not found else []
+            found += [_one_of_several(state, load, one, before, world) for one, before in behind[:1]]
     return found + [_counted(*one, world) for one in _resumes.counted_anew(state)]
+
+
+def _one_of_several(
+    state: Resumes, load: Load, optimizer: OptimizerInfo, before: OptimizerInfo, world: World
+) -> Finding:
+    name, own = world.module_name(load.event.ident), world.names(sorted(optimizer.tensors), 2)
+    return _finding(
+        state,
+        load,
+        world,
+        f"`{name}` goes on from a file after {before.steps} steps with the state of other optimizers, but the "
+        f"{optimizer.short_cls} of line {optimizer.site.line} ({own}) begins anew: its moments and step count start "
+        "from zero.",
+        "save and load the state_dict() of this optimizer, and of its scheduler, beside the others'",
+        optimizer.short_cls,
+        optimizer.site,
+    )
 
 
 def _left(load: Load, count: str, number: int, world: World) -> Finding:
