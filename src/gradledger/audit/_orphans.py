@@ -19,8 +19,8 @@ def classify(tensor: int, world: World) -> str:
     M1: a raw tensor kept as attribute of a module, or a buffer that required grad from the start; M3: kept in a plain
     list or dict; M4: attached after the optimizer of its model was built; M5: the optimizer holds the parameters of
     another, discarded model; M7: a parameter unfrozen after the optimizer was built, or chosen for training before and
-    left out of it; M10: hidden below a tensor that was made from it on the same line; G17: data that was given
-    requires_grad; G12: none of these.
+    left out of it, or left out of one over other parts of its model (`left_out`); M10: hidden below a tensor that was
+    made from it on the same line; G17: data that was given requires_grad; G12: none of these.
     """
     info = world.tensor(tensor)
     if world.holders(tensor) or info.gradient_in_view:
@@ -37,6 +37,11 @@ def classify(tensor: int, world: World) -> str:
         return "G17"
     free = leaf is not None and not info.former and not leaf.fed_to
     return "M10" if free and went_on_with(info.site) else "G12"
+
+
+def left_out(tensor: int, world: World) -> bool:
+    """Of a leaf whose code is M7: whether nobody ever chose or unfroze it, and its optimizer just holds other parts."""
+    return not world.chosen_at(tensor).file and world.tensor(tensor).unfrozen_seq is None
 
 
 def attribute_of(tensor: int, world: World) -> ev.PlainAttribute | None:
@@ -167,7 +172,7 @@ def _registered(tensor: int, world: World) -> str:
             return "M4"
         if info.role == "buffer":
             return "M1" if info.requires_grad and unfrozen is None else "G12"
-        return "M7" if world.chosen_at(tensor).file else "G12"
+        return "M7" if world.chosen_at(tensor).file or not is_copy(tensor, world) else "G12"
     if is_copy(tensor, world):
         return "G12"
     hidden = hidden_in(tensor, world)

@@ -10,7 +10,8 @@ was meant to learn does not; weight decay may even shrink it.
 
 ## How it is found
 At every step the ledger sees which of the optimizer's tensors hold a gradient.  A tensor that never did over ten
-steps that used others, and that required grad all the time, is reported with the line where its module was built, and
+steps that used others, of this optimizer or of those beside it, and that required grad all the time, is reported with
+the line where its module was built, and
 with the line where it runs or leaves the graph, if it does.
 
 ## Near misses
@@ -57,12 +58,14 @@ CONTAINERS = ("ModuleList", "ModuleDict")
 @dataclass(slots=True)
 class _Watched:
     """One optimizer.  `waiting`: tensors without any gradient so far -> the used steps before they came; `used`:
-    steps that found a gradient in some tensor; `last`: iteration of the latest."""
+    steps that found a gradient in some tensor, or came after one of another optimizer that did; `last`: iteration of
+    the latest; `beside`: such steps of all optimizers when it last stepped."""
 
     waiting: dict[int, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     used: int = 0
     last: int = 0
+    beside: int = 0
     step: Site = NOWHERE
 
 
@@ -78,6 +81,7 @@ class State:
     latest: tuple[int, ...] = ()
     cuts: dict[int, Cut] = field(default_factory=dict)
     terms: dict[tuple[str, int], Site] = field(default_factory=dict)  # lines that called what made terms of a loss
+    used: int = 0  # steps of all optimizers that found a gradient
 
 
 def init() -> State:
@@ -86,7 +90,7 @@ def init() -> State:
 
 def update(state: State, event: Event, world: World) -> None:
     if isinstance(event, Step):
-        _step(state.optimizers.setdefault(event.optimizer, _Watched()), event)
+        _step(state, state.optimizers.setdefault(event.optimizer, _Watched(beside=state.used)), event)
     elif isinstance(event, Backward):
         if event.method == "backward" and event.leaves != state.latest:
             state.latest = event.leaves
@@ -104,8 +108,11 @@ def update(state: State, event: Event, world: World) -> None:
                     state.cuts.setdefault(tensor, term.cut)
 
 
-def _step(watched: _Watched, event: Step) -> None:
-    if not has_gradient(event):
+def _step(state: State, watched: _Watched, event: Step) -> None:
+    found, beside = has_gradient(event), state.used > watched.beside
+    state.used += found
+    watched.beside = state.used
+    if not found and not beside:
         return
     if sum(len(life.tensors) for life in event.lives) != len(watched.seen):
         for life in event.lives:

@@ -3,7 +3,8 @@
 ## What it is
 The optimizer was built over the parameters that required grad at that time.  Later `requires_grad` is switched on for
 more of them, and nobody adds them to the optimizer.  Or they are chosen for training by name, and the optimizer is
-built from parts of the model that do not contain them (a bare class token beside the blocks).
+built from parts of the model that do not contain them (a bare class token beside the blocks, a memory before the
+head).
 
 ## Why it matters
 The program says that it fine-tunes these layers.  They receive gradients, cost memory and time, and never move.
@@ -11,7 +12,8 @@ The program says that it fine-tunes these layers.  They receive gradients, cost 
 ## How it is found
 Registered parameters whose `requires_grad` went from False to True after the optimizers of their model were built, that
 reverse passes fill from then on, and that no optimizer holds.  The same for parameters that one line unfroze, or set
-to True while it set others to False, before an optimizer was built that holds others of the model.  And those that only
+to True while it set others to False, before an optimizer was built that holds others of the model.  Those that nobody
+ever chose count where every reverse pass adds to their gradient and nothing clears it.  And those that only
 the optimizer of an earlier stage holds, when it never steps again and the one that does was built before they were
 unfrozen.
 
@@ -19,6 +21,7 @@ unfrozen.
 - Frozen parameters that sat in the optimizer from the start.
 - `optimizer.add_param_group` or a new optimizer at the time of unfreezing.
 - A discriminator that is frozen during the generator's pass: its own optimizer holds it.
+- Parts that are left as they are, and cleared with the rest: `model.zero_grad()`.  Targets and copies: GL-G12.
 - A line that only ever says True, which chooses nothing.
 - Stages that take turns: the first optimizer steps again.
 
@@ -29,9 +32,11 @@ unfrozen.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
-from gradledger.audit import _no_optimizer
+from gradledger.audit import _growing, _no_optimizer
 from gradledger.audit._loops import enclosing_function
+from gradledger.audit._orphans import left_out
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._source import source_line
 from gradledger.audit.rule import Finding, Rule
@@ -45,23 +50,39 @@ RULE = Rule(
     "modules",
     "Parameters were unfrozen after the optimizer was built and never added to it: they get gradients and never move.",
 )
-LISTENS = _no_optimizer.LISTENS
+LISTENS = tuple(dict.fromkeys((*_no_optimizer.LISTENS, *_growing.LISTENS)))
 
 _WHOLE_MODULE = re.compile(r"^([A-Za-z_][\w.\[\]\"']*)\.requires_grad_\(")
 
 
-def init() -> _no_optimizer.State:
-    return _no_optimizer.State()
+@dataclass(slots=True)
+class State:
+    """`unheld`: leaves by the sets that are reached together; `growing`: what stands in each."""
+
+    unheld: _no_optimizer.State = field(default_factory=_no_optimizer.State)
+    growing: _growing.State = field(default_factory=_growing.State)
 
 
-def update(state: _no_optimizer.State, event: Event, world: World) -> None:
-    _no_optimizer.update(state, event, world)
+def init() -> State:
+    return State()
 
 
-def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
+def update(state: State, event: Event, world: World) -> None:
+    _no_optimizer.update(state.unheld, event, world)
+    _growing.update(state.growing, event, world)
+
+
+def finish(state: State, world: World) -> list[Finding]:
     findings = []
-    late_ones = _no_optimizer.unfrozen_too_late(state, world)
-    leaves = _no_optimizer.unheld(state, world, "M7") + [leaf for leaf, _ in late_ones.values()]
+    late_ones = _no_optimizer.unfrozen_too_late(state.unheld, world)
+    leaves = [leaf for leaf, _ in late_ones.values()]
+    # what nobody chose is told only where its gradient grows: a part that is left as it is may be cleared with the rest
+    growing = {tensor for tensor, _ in _growing.accumulating(state.growing, world, "M7")}
+    leaves += [
+        leaf
+        for leaf in _no_optimizer.unheld(state.unheld, world, "M7")
+        if leaf.tensor in growing or not left_out(leaf.tensor, world)
+    ]
     for flag, group in _no_optimizer.by_line(leaves, world.chosen_at):
         first = group[0]
         stage = late_ones.get(first.tensor)
@@ -74,7 +95,9 @@ def finish(state: _no_optimizer.State, world: World) -> list[Finding]:
         late = optimizer is None or (unfrozen is not None and optimizer.made_seq < unfrozen)
         empty = optimizer.empty_group if optimizer is not None else NOWHERE
         what = (
-            f"unfrozen here, after the optimizer was built{line}"
+            "left out of the optimizer that is built here"
+            if not flag.file and stage is None
+            else f"unfrozen here, after the optimizer was built{line}"
             if late
             else f"chosen for training here, and the optimizer built{line} leaves them out"
         )
