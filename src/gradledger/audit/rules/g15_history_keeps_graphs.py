@@ -11,7 +11,8 @@ memory grows with each step until the process dies, typically hours into a run.
 ## How it is found
 Results of past iterations are followed by weak references.  When the results of one line are still referenced with
 their graph several optimizer steps later, or when a running tensor adds each step's graph to the one before, the line
-that keeps them is reported with the counts; it is read off the source of the function.
+that keeps them is reported with the counts; it is read off the source of the function.  So are forwards that no
+reverse pass comes to, iteration after iteration, and whose graphs stay all the same: a replay of what was played.
 
 ## Near misses
 - Truncated back-propagation through time: the hidden state is detached, only one window stays.
@@ -95,7 +96,7 @@ def _finding(kept: _Kept) -> Finding:
         site,
         f"{what} is kept with its graph: {how}, so memory grows with every step.",
         "keep the number: use .item(), or .detach() to avoid a synchronisation, on what is stored",
-        related=distinct(site, (*keeping, event.made_site)),
+        related=distinct(site, (*keeping, event.made_site, *(event.made_site.above(3) if not event.growing else ()))),
         evidence={"alive": event.alive, "looked": event.looked, "steps_later": event.age, "running": event.growing},
         count=event.alive,
         iteration=kept.first.iteration,

@@ -55,6 +55,11 @@ class _Line:
     since: int = 0
 
 
+def _place(call: Call) -> tuple[Any, ...]:
+    """The line that called, the one that called its function, and the mode."""
+    return (call.site.key(), *((f.file, f.line) for f in call.site.callers[:1]), call.training)
+
+
 class _Probe:
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -91,7 +96,7 @@ class _Probe:
         call.closed = True
         if not call.output_has_graph or not call.marks or call.differentiates:
             return  # (a parameter that is handed out as it is has no graph)
-        key = (call.site.key(), *((f.file, f.line) for f in call.site.callers[:1]), call.training)
+        key = _place(call)
         line = self.lines.get(key)
         if line is None:
             if len(self.lines) > 2000:
@@ -139,6 +144,7 @@ class _Probe:
         )
 
     def end(self) -> None:
+        self._look_for_kept()
         self.judge_calls(everything=True)
         for line in self.lines.values():
             if line.calls:
@@ -186,6 +192,21 @@ class _Probe:
             self._look_alive(key, "loss", roots)
         for place, outputs in self.outputs.items():
             self._look_alive((*place, "output"), "output", outputs)
+        self._look_at_unwalked()
+
+    def _look_at_unwalked(self) -> None:
+        """Forwards that no reverse pass came to and whose graphs do not go either: a store of what was played."""
+        waiting: dict[tuple[Any, ...], dict[int, Call]] = {}
+        for call in self.trace.calls.values():
+            if call.walked or call.closed or call.differentiates or not (call.output_has_graph and call.marks):
+                continue
+            if self.recorder.iteration - call.iteration >= OLD_AFTER and call.alive:
+                waiting.setdefault(_place(call), {})[call.iteration] = call
+        for place, calls in waiting.items():
+            line = self.lines.get(place)
+            if len(calls) >= LOOKED_AT and (line is None or 10 * (line.calls + line.walked) <= len(calls)):
+                kept = deque((i, call.marks[0], call.site) for i, call in calls.items())
+                self._look_alive((*place, "unwalked"), "output", kept)
 
     def _look_alive(
         self,
