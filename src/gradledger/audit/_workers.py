@@ -4,6 +4,7 @@ how a `worker_init_fn` seeds."""
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
 from gradledger.audit._code import last_name, parsed, walk, words
@@ -15,6 +16,8 @@ _MAKES = frozenset({"default_rng", "RandomState", "Random"})  # a generator, fro
 _GLOBAL = {"np.random.seed": "numpy.random", "numpy.random.seed": "numpy.random", "random.seed": "random"}
 _ENTROPY = frozenset({"time", "time_ns", "perf_counter", "urandom", "token_bytes", "randbits"})
 _MOST = 6
+_BUILTINS = frozenset(dir(builtins))
+_ON_RANDOM = ("seed", "rng", "rand", "gen", "state", "worker_info", "dataset", "transform")
 
 
 def generator_lines(file: str, name: str, line: int = 0) -> list[Site]:
@@ -67,6 +70,16 @@ def init_fn_lines(made: Site) -> list[Site]:
             if _seeds(last_name(call.func)):
                 found.append(Site(made.file, call.lineno, function.name))
     return found[:_MOST]
+
+
+def seeds_nothing(made: Site) -> bool:
+    """Whether the `worker_init_fn` of a loader is in its file, says nothing of random numbers or of the data set, and
+    calls no function of the program's own, which might."""
+    functions = list(_init_fns(made))
+    nodes = [n for function in functions for n in walk(function)]
+    names = [w.lower() for n in nodes if (w := getattr(n, "attr", getattr(n, "id", "")))]
+    own = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id not in _BUILTINS]
+    return bool(functions) and not own and not any(word in name for name in names for word in _ON_RANDOM)
 
 
 def _init_fns(made: Site) -> Iterator[Function]:

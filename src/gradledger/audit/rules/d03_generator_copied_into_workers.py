@@ -9,8 +9,8 @@ All workers draw the same numbers: the augmentations of one batch repeat in the 
 after epoch.  There is far less variety than the code seems to make.
 
 ## How it is found
-When a loader with workers begins a pass without a `worker_init_fn`, the methods that fetch an item (and the transforms
-that they call) are searched for the generators that they use.  And the workers themselves report from which generators
+When a loader with workers begins a pass without a `worker_init_fn`, or with one that speaks of no random number, the
+methods that fetch an item (and the transforms that they call) are searched for the generators that they use.  And the workers themselves report from which generators
 they draw for their first batch, and in which state these were: it is reported when two workers drew from equal states,
 however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).  Of an
 iterable data set the first batches of all workers are compared: it is reported when they are the same.
@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gradledger.audit._phrases import distinct
-from gradledger.audit._workers import generator_lines, init_fn_lines, seeded_at, seeding_lines, unseeded
+from gradledger.audit._workers import generator_lines, init_fn_lines, seeded_at, seeding_lines, seeds_nothing, unseeded
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import World
 from gradledger.core.events import Event, WorkerDraws, WorkerGenerator, WorkersAlike
@@ -71,14 +71,17 @@ def update(state: State, event: Event, world: World) -> None:
 
 
 def finish(state: State, world: World) -> list[Finding]:
-    found = []
+    found: list[Finding] = []
+    said: set[tuple[int, str]] = set()  # several readers share a generator
     for event in state.seen:
         loader = world.loaders.get(event.loader)
         passes = loader.epochs if loader is not None else 1
         again = passes > 1 and not event.persistent
-        if event.init_fn or (event.workers < 2 and not again):
-            continue
         site = loader.made.site if loader is not None else event.site
+        seeded = event.init_fn and not seeds_nothing(site)
+        if seeded or (event.workers < 2 and not again) or (event.loader, event.name) in said:
+            continue
+        said.add((event.loader, event.name))
         whose = f"each of the {event.workers} worker processes" if event.workers > 1 else "the worker process"
         lines = generator_lines(event.reader.file, event.name, event.reader.line)
         often = f", the same in each of {passes} passes" if again else ""
@@ -90,7 +93,7 @@ def finish(state: State, world: World) -> list[Finding]:
                 f"`{event.name}` ({event.kind}) of the data set is copied into {whose}{often}: the random numbers "
                 "that it draws for different items are identical.",
                 "DataLoader(..., worker_init_fn=seed_worker), which seeds the generator with get_worker_info().seed",
-                related=distinct(site, (*(lines or [event.reader]), event.site)),
+                related=distinct(site, (*(lines or [event.reader]), event.site, *init_fn_lines(site))),
                 evidence={"generator": event.name, "kind": event.kind, "workers": event.workers, "passes": passes},
                 subject=event.name,
                 iteration=event.iteration,
