@@ -10,7 +10,8 @@ after epoch.  There is far less variety than the code seems to make.
 
 ## How it is found
 When a loader with workers begins a pass without a `worker_init_fn`, or with one that speaks of no random number, the
-methods that fetch an item (and the transforms that they call) are searched for the generators that they use.  And the workers themselves report from which generators
+methods that fetch an item (and the transforms that they call) are searched for the generators that they use.  And the
+workers themselves report from which generators
 they draw for their first batch, and in which state these were: it is reported when two workers drew from equal states,
 however they came to be equal (a `worker_init_fn` that seeds all of them alike, a data set that seeds itself).  Of an
 iterable data set the first batches of all workers are compared: it is reported when they are the same.
