@@ -218,6 +218,21 @@ def averages_begun(state: Resumes, load: Load, world: World) -> Iterator[CopyLin
             yield link
 
 
+def from_average(state: Resumes, load: Load, world: World) -> CopyLink | None:
+    """The average whose weights a network goes on from as its own, with the optimizer's state that belongs to others:
+    the file held the state of the average alone."""
+    origin = load.event.origin_ident
+    links = [link for link in world.all_copies() if link.first.target == origin and link.count >= FEW_AVERAGES]
+    if origin is None or not links or not all(isinstance(k.first, Copied) and _averages(k.first) for k in links):
+        return None
+    mine = set(world.tensors_of(load.event.ident))
+    for ident, at in state.restored_optimizer_at.items():
+        optimizer = world.optimizer(ident)
+        if at.iteration == load.event.iteration and optimizer.steps >= FEW_STEPS and mine & optimizer.tensors.keys():
+            return links[0]
+    return None
+
+
 def _averages(copied: Copied) -> bool:
     return not copied.same and copied.tau is not None and copied.tau < 1
 

@@ -15,7 +15,8 @@ parameters afterwards, and its state was never loaded, nor put there by hand.  I
 on: the file, or one read with it, holds a counter or an optimizer's state, or the program speaks of a checkpoint; and
 the optimizer is made just like the one before (or the file has its state, or a loop begins at a count that the file
 holds).  One of several optimizers counts when it is made like one that had stepped before, and only the states of the
-others come back.  An average (EMA) of the loaded module
+others come back.  A network counts that goes on from the weights of its average, with the state of its own optimizer.
+An average (EMA) of the loaded module
 counts when the run before had one, this one was made before the load, and nothing was loaded or copied into it since
 but its own small updates.  And it counts when the program reads how far the run was from the file, the optimizer's
 state comes back, and the next file that is written says less, or just as many as the steps made since: the loop counts
@@ -171,9 +172,26 @@ def _begun(state: Resumes, world: World) -> list[Finding]:
     for load in state.loads.values():
         if _resumes.means_to_resume(load, world):
             found += [_average(load, link, world) for link in _resumes.averages_begun(state, load, world)]
+            averaged = _resumes.from_average(state, load, world)
+            found += [_averaged(state, load, averaged, world)] if averaged is not None else []
             behind = _resumes.left_behind(state, load, world) if not found else []
             found += [_one_of_several(state, load, one, before, world) for one, before in behind[:1]]
     return found + [_counted(*one, world) for one in _resumes.counted_anew(state)]
+
+
+def _averaged(state: Resumes, load: Load, link: CopyLink, world: World) -> Finding:
+    name, average = world.module_name(load.event.ident), world.module_name(link.first.target)
+    return _finding(
+        state,
+        load,
+        world,
+        f"`{name}` goes on from the weights of `{average}`, the average that line {link.first.site.line} updates, with "
+        "the optimizer's state of the network itself: the file holds the average alone, and the network that was "
+        "trained is lost.",
+        f"save the state_dict() of both, and load each into its own: the trained network's into {name}",
+        name,
+        link.first.site,
+    )
 
 
 def _one_of_several(
