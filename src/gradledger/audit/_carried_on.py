@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from gradledger.audit._code import last_name, parsed, walk
+from gradledger.audit._first_batch import asks_whether_off, registered, sets, written
 from gradledger.audit._source import source_lines
 from gradledger.core.events import NotPutBack
 
@@ -61,6 +62,36 @@ def use_of(event: NotPutBack, name: str) -> Use | None:
     normalises = event.owner == "object" and use.taken_in and use.mixed_in and name in event.arrays
     restored = name in event.moved and (use.restored or _by_any_name(event.cls_site.file))
     return use if use.carried and not (use.anew or restored) and (use.felt or normalises) else None
+
+
+def done_once(event: NotPutBack, name: str) -> tuple[int, int, list[str]] | None:
+    """Of a flag behind which a class writes parameters or buffers of its own once, from the first batch: the lines that
+    make it and ask for it, and what is written.  None when the program puts the flag back."""
+    tree = parsed(event.cls_site.file)
+    cls = _class(tree, event) if tree is not None else None
+    if tree is None or cls is None or _by_any_name(event.cls_site.file):
+        return None
+    methods = {m.name: m for m in _methods(tree, cls)}
+    outside, made = Use(), 0
+    _from_outside(tree, list(methods.values()), name, outside)
+    if outside.restored or outside.anew or any(_RESTORES.search(m) and sets(methods[m], name) for m in methods):
+        return None
+    begin = methods.get("__init__")
+    kept = {w for n in (walk(begin) if begin is not None else ()) for w in registered(n)}
+    for node in walk(begin) if begin is not None else ():
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and sets(node, name):
+            made = node.lineno
+    for method in methods.values():
+        for node in walk(method):
+            if not isinstance(node, ast.If) or not asks_whether_off(node.test, name):
+                continue
+            inside = [n for statement in node.body for n in walk(statement)]
+            called = {last_name(n.func) for n in inside if isinstance(n, ast.Call)}
+            inside += [n for m in called & methods.keys() for n in walk(methods[m])]
+            into = sorted({w for n in inside for w in written(n)} & kept - {name})
+            if into and any(sets(n, name) for n in inside):
+                return made or node.lineno, node.lineno, into
+    return None
 
 
 def draws_anew(event: NotPutBack, name: str) -> tuple[int, list[int]] | None:

@@ -33,7 +33,7 @@ MAX_AROUND = 256  # names of one frame
 MAX_DEPTH = 3
 LOOKED = 8
 MAX_HELD = 1000  # tensors of one optimizer
-GENERATOR = "generator"
+GENERATOR, FLAG = "generator", "flag"
 NEARLY = 1e-5  # a value that went through a logarithm, or a file of text
 
 _made_by: weakref.WeakKeyDictionary[type, Site] = weakref.WeakKeyDictionary()
@@ -155,6 +155,10 @@ def _values(held: dict[str, Any], owner: str) -> dict[str, Hashable]:
 
 def _print(value: Any, owner: str) -> Hashable | None:
     """What equal values have in common; None for what is not followed.  A module's tensors are followed elsewhere."""
+    if owner == "module" and type(value) is bool:
+        return FLAG, value
+    if owner == "module" and isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
+        return (FLAG, bool(elements(value, 1)[0])) if readable(value) else None
     if type(value) in (int, float) or isinstance(value, (numpy.floating, numpy.integer)):
         return float(value)
     if isinstance(value, numpy.ndarray):
@@ -204,13 +208,14 @@ class Lost:
     saved: dict[str, Hashable]
     taken: Site
 
-    def still(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Those names that have not been given a value since, and those that have been given one which is not that of
-        then."""
+    def still(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Those names that have not been given a value since; those that have been given one which is not that of then;
+        and flags that were off after the load and have been put on since, as they were then."""
         thing = self.new()
         now = _values(thing.__dict__, self.carried.owner) if thing is not None else {}
         same = tuple(n for n in self.saved if now.get(n) == self.carried.values[n])
-        return same, tuple(n for n, v in self.saved.items() if n in now and n not in same and now[n] != v)
+        once = tuple(n for n, v in self.saved.items() if now.get(n) == v == (FLAG, True))
+        return same, tuple(n for n, v in self.saved.items() if n in now and n not in same and now[n] != v), once
 
 
 def lost(then: Around, now: Around) -> Iterator[Lost]:

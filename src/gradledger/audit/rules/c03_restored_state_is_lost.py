@@ -10,6 +10,8 @@ The program saves or keeps state in order to come back to it, and what comes bac
 - A queue, a codebook's counts or a running mean is a buffer with `persistent=False`: no state holds it.
 - A temperature or a count of updates is a plain number of a module, the momentum a plain list of an optimizer, the
   observation's mean an array of a helper: nothing saves them.
+- Scales that are set from the first batch, and the flag that says so is a plain attribute: after a reload they are set
+  again, over what was loaded.
 - `log_alpha`, or the weights of tasks, is a tensor that an optimizer trains and no module owns: the file has the
   optimizer's moments of it, and not the value.
 
@@ -163,7 +165,7 @@ def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding
     given = (*event.names, *event.moved)
     uses = {name: use for name in given if (use := _carried_on.use_of(event, name)) is not None}
     if not uses:
-        return []
+        return _begun_again(event)
     cls, file = event.cls.rpartition(".")[2], event.cls_site.file
     lines = [Site(file, line, cls) for use in uses.values() for line in (use.made, *use.carried[:2]) if line]
     if event.owner == "object" and (line := _carried_on.line_that_makes(event)):
@@ -187,6 +189,34 @@ def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding
             iteration=event.iteration,
         )
     ]
+
+
+def _begun_again(event: NotPutBack) -> list[Finding]:
+    """Flags of a module that no state holds, behind which it writes its own parameters from the first batch it sees."""
+    cls, file = event.cls.rpartition(".")[2], event.cls_site.file
+    for name in (*event.once, *event.names) if event.owner == "module" else ():
+        found = _carried_on.done_once(event, name)
+        if found is None:
+            continue
+        made, asked, written = found
+        site = Site(file, made, cls)
+        return [
+            Finding(
+                "C3",
+                "error",
+                site,
+                f"`{name}` of `{cls}` says whether {', '.join(f'`{w}`' for w in written)} were set from a first batch, "
+                f"and no state holds it: after the load on line {event.site.line} the next batch writes over what was "
+                "loaded.",
+                f'self.register_buffer("{name}", torch.tensor(False)): a buffer is saved by itself',
+                related=distinct(site, (Site(file, asked, cls), event.taken_site, event.site)),
+                evidence={"names": [name], "writes": written},
+                confidence="likely",
+                subject=cls,
+                iteration=event.iteration,
+            )
+        ]
+    return []
 
 
 def _unsaved(state: State, world: World) -> list[Finding]:

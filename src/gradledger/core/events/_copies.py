@@ -126,7 +126,8 @@ class NotPutBack(Event):
     `cls`, made anew, has in `names` the values that it had right after the load, and others than the object that stood
     in its place when the state was taken, at `taken_site`.  `moved`: those that differed, too, and have been given
     another value since, that is not the one of then.  `owner`: "module", "optimizer" or "object"; `cls_site`: a method
-    of the class; `arrays`: those of both that are arrays or tensors; `generators`: that draw random numbers."""
+    of the class; `arrays`: those of both that are arrays or tensors; `generators`: that draw random numbers; `once`:
+    flags that were off after the load and on then, and that have been put on again since."""
 
     KIND: ClassVar[str] = "not_put_back"
     module: int
@@ -138,6 +139,7 @@ class NotPutBack(Event):
     arrays: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

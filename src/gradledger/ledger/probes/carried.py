@@ -45,8 +45,8 @@ class _Probe:
         # from the last load on: what one of several puts back was not there yet when the first was done
         for number, line, left in reversed(waiting):
             for one in left:
-                names, moved = one.still()
-                given = (*names, *moved)
+                names, moved, once = one.still()
+                given = (*names, *moved, *once)
                 if given and (one.carried.cls, given) not in self.told and len(self.told) < TOLD:
                     self.told.add((one.carried.cls, given))
                     self.recorder.emit(
@@ -60,6 +60,7 @@ class _Probe:
                         taken_site=one.taken,
                         arrays=tuple(n for n in given if not isinstance(one.carried.values[n], float)),
                         moved=moved,
+                        once=once,
                         generators=tuple(n for n in given if draws(one.carried.values[n])),
                     )
 
