@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from gradledger.audit._code import last_name, walk, words
-from gradledger.audit._loops import argument, calls_at, loops_around, same_text, unfolded
+from gradledger.audit._loops import argument, calls_at, enclosing_function, loops_around, same_text, unfolded
 from gradledger.audit._schedules import Schedule
+from gradledger.core.site import Site
 
 _ALL = frozenset({"total", "max", "num", "n", "all", "train", "training"})
 _STEPS = frozenset({"steps", "iters", "iterations", "updates", "batches"})
@@ -53,6 +54,42 @@ def says_total(schedule: Schedule, name: str) -> bool:
     """Whether the length is one name, and that name says that it is all steps: `cfg.total_steps`, `max_updates`."""
     said = set(words(_name_given(schedule, name)))
     return bool(said & _ALL) and bool(said & _STEPS) and "epochs" not in said
+
+
+def length_lines(schedule: Schedule, name: str) -> list[Site]:
+    """The line on which the length is written, where the call that builds the schedule has several."""
+    expression, file = _expression(schedule, name)
+    made = schedule.made.site
+    return [Site(file, expression.lineno, made.function)] if expression is not None else []
+
+
+def loop_in_strides(schedule: Schedule, name: str) -> Site | None:
+    """A loop around the one that steps the scheduler which counts up to the name given as length, and by more than one:
+    `while steps < config.running_steps:` with `steps += episode_length`, `range(0, total_steps, num_envs)`."""
+    wanted = _name_given(schedule, name)
+    for frame in (schedule.site, *schedule.site.above()):
+        function = enclosing_function(frame.file, frame.line) if wanted else None
+        for node in walk(function) if function is not None else ():
+            if isinstance(node, (ast.While, ast.For)) and node.lineno <= frame.line <= (node.end_lineno or 0):
+                if _strides_to(node, wanted) and not any(isinstance(n, (ast.Break, ast.Return)) for n in walk(node)):
+                    return Site(frame.file, node.lineno, function.name if function is not None else "")
+    return None
+
+
+def _strides_to(loop: ast.While | ast.For, wanted: str) -> bool:
+    if isinstance(loop, ast.For):
+        over = loop.iter
+        if not isinstance(over, ast.Call) or last_name(over.func) != "range" or len(over.args) != 3:
+            return False
+        return last_name(over.args[1]) == wanted and not isinstance(over.args[2], ast.Constant)
+    test = loop.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt):
+        return False
+    if last_name(test.comparators[0]) != wanted:
+        return False
+    counted = ast.unparse(test.left)
+    added = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and ast.unparse(n.target) == counted]
+    return bool(added) and all(not isinstance(n.value, ast.Constant) for n in added)
 
 
 def _name_given(schedule: Schedule, name: str) -> str:

@@ -11,7 +11,8 @@ before training has begun.  Stepped too rarely, the rate stays at its first valu
 ## How it is found
 Two readings of one schedule are compared.  In the unit in which it is stepped it does not fit (it comes back up, decays
 to nothing, or has run less than half of its length at the end); in the other unit it fits: its length is the number of
-epochs of this run, the number of batches, or is written as such in the program.  A function of the program's own that
+epochs of this run, the number of batches, or is written as such in the program.  Or it is what the loop around counts
+to by other strides (environment steps), and the run went through that loop.  A function of the program's own that
 comes back up each time the number of epochs has gone by in batches, and computes with that number, is one of these.
 So is a cosine that makes several half-waves over a length that the program calls all its steps.
 
@@ -35,6 +36,8 @@ from gradledger.audit._lengths import (
     counts_batches,
     counts_epochs,
     epochs_around,
+    length_lines,
+    loop_in_strides,
     says_epochs,
     says_total,
 )
@@ -83,7 +86,12 @@ def finish(state: _schedules.State, world: World) -> list[Finding]:
     for schedule in state.schedules.values():
         if schedule.cls in RESTARTS or "inner.T_0" in schedule.horizon or "inner.total_size" in schedule.horizon:
             continue
-        verdict = _too_often(schedule, world) or _too_rarely(schedule, world) or _overran(schedule, world)
+        verdict = (
+            _too_often(schedule, world)
+            or _too_rarely(schedule, world)
+            or _in_strides(schedule, world)
+            or _overran(schedule, world)
+        )
         if verdict is None:
             continue
         made = schedule.made.site
@@ -95,7 +103,9 @@ def finish(state: _schedules.State, world: World) -> list[Finding]:
                 site,
                 f"{schedule.cls} {verdict.symptom}; {verdict.fits}.",
                 verdict.fix,
-                related=distinct(site, (schedule.site, _step_site(schedule, world))),
+                related=distinct(
+                    site, (schedule.site, _step_site(schedule, world), *length_lines(schedule, _length(schedule)[1]))
+                ),
                 evidence={
                     "calls": schedule.calls,
                     "length": verdict.length,
@@ -287,6 +297,25 @@ def _too_rarely(schedule: Schedule, world: World) -> Verdict | None:
             "steps_per_pass": each or per,
             "share_of_length_run": round(schedule.calls / length, 3),
         },
+    )
+
+
+def _in_strides(schedule: Schedule, world: World) -> Verdict | None:
+    """With the length of a loop that goes by strides (environment steps, samples), of which several are one call."""
+    length, name = _length(schedule)
+    ended = world.ended
+    if length is None or schedule.calls > 0.5 * length or ended is None or ended.exit_code:
+        return None
+    loop = loop_in_strides(schedule, name)
+    if loop is None:
+        return None
+    return Verdict(
+        f"had run {schedule.calls} of its {number(length)} calls when the loop of line {loop.line} was through, at "
+        f"rate {number(schedule.last)}",
+        f"{name} = {number(length)} is what that loop counts to in larger strides",
+        f"{name}=<calls of scheduler.step()>",
+        length,
+        {"share_of_length_run": round(schedule.calls / length, 3)},
     )
 
 
