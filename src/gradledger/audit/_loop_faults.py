@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradledger.audit import _clocked_masks, _half_masked, _merged_ends, _rollouts, _starts
+from gradledger.audit import _back_in_time, _clocked_masks, _half_masked, _kept_after, _merged_ends, _rollouts, _starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,27 @@ class Fault:
 def of_loop(file: str, line: int) -> Fault | None:
     """Of a loop that runs back through time."""
     return (
-        _kept_before(file, line)
+        _one_step_off(file, line)
+        or _kept_before(file, line)
+        or _kept_after_step(file, line)
         or _own_start(file, line)
         or _plain_discount(file, line)
         or of_merged_mask(file, line)
         or _half(file, line)
+    )
+
+
+def _one_step_off(file: str, line: int) -> Fault | None:
+    late = _back_in_time.one_step_off(file, line)
+    if late is None:
+        return None
+    return Fault(
+        late.line,
+        (late.last_line,),
+        f"the value of step t + 1 is masked by `{late.flag}` of step t, while the last step takes its flag from "
+        f"`{late.last}` (line {late.last_line}): flags kept before the step belong to t + 1, so ends are taken one "
+        "step off.",
+        f"read `{late.flag}` at the same index as the next value",
     )
 
 
@@ -40,6 +56,20 @@ def _kept_before(file: str, line: int) -> Fault | None:
         f"{early.kept}) before it makes the step (line {early.step}): it belongs to the step before, and ends are "
         "taken one step off.",
         f"read `{early.flag}` at the same index as the next value; after the last step, the step's own flag",
+    )
+
+
+def _kept_after_step(file: str, line: int) -> Fault | None:
+    late = _kept_after.kept_after(file, line)
+    if late is None:
+        return None
+    return Fault(
+        late.line,
+        (late.kept, late.step),
+        f"the value of step t + 1 is masked by `{late.flag}` of t + 1, but the rollout keeps a flag (line "
+        f"{late.kept}) after the step that gave it (line {late.step}): that of t says whether t was the last, so "
+        "that terminal steps bootstrap and those before them do not.",
+        f"read `{late.flag}` at t",
     )
 
 

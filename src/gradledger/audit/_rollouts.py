@@ -82,7 +82,7 @@ def _stored_before_step(tree: ast.Module, name: str) -> tuple[int, int] | None:
         if not isinstance(loop, (ast.For, ast.While)):
             continue
         nodes = nodes_of(loop.body)
-        stores = [(value.lineno, value) for n in nodes for value in _stored_in(n, name)]
+        stores = [(value.lineno, value) for n in nodes for value in stored_in(n, name)]
         kept = {n.id for _, value in stores for n in walk(value) if isinstance(n, ast.Name)}
         steps = [
             n.lineno
@@ -95,7 +95,7 @@ def _stored_before_step(tree: ast.Module, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _stored_in(node: ast.AST, name: str) -> list[ast.expr]:
+def stored_in(node: ast.AST, name: str) -> list[ast.expr]:
     """What is written into `name[...]`, or appended to it."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         target, value = node.targets[0], node.value

@@ -25,6 +25,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a loop back through time masks what comes after step t by the flag of an episode's first step at t, in place of
   that at t + 1;
 - when the loop reads `done[t]` beside `value[t + 1]`, and the rollout keeps the flag before it makes the step;
+- when it reads `done[t + 1]` there, and the rollout keeps each flag after the step that gave it;
 - when it masks the next value by `done[t + 1]`, and carries its sum through the ends of a rollout unmasked;
 - when it masks the sum that it carries, and not the value of t + 1 in the same rollout;
 - when it carries its sum with a discount of each step that is 0 at ends, and multiplies the next value by a plain one;
@@ -34,6 +35,7 @@ In watched iterations, the target of a loss is read as `reward + discount * valu
 - when a sum over several steps of one long stream, or over a window of the latest that nothing empties, asks for the
   flag of its last step only;
 - when transitions over several steps are kept with the flag of the first and the next state of the last;
+- when a function that is given the memory's array of flags writes the first ones there, and the later ones elsewhere;
 - when a function is given whether the episode ended, and writes into the memory that it did without a look;
 - when a mask does, and the flag is `terminated or truncated` (by whatever name, joined by `or`, `|`, a maximum), kept
   in the memory, where neither of the two is used for anything else; or the memory keeps the time limit alone; or the
@@ -67,9 +69,8 @@ from dataclasses import dataclass, field, replace
 
 from gradledger.audit import (
     _back_in_time,
+    _kept_faults,
     _loop_faults,
-    _mixed_ends,
-    _n_steps,
     _none_kept,
     _rollouts,
     _terminals,
@@ -142,7 +143,7 @@ def finish(state: State, world: World) -> list[Finding]:
             found.append(finding)
     if not found:
         carried = (_carried(*one) or _limit(*one, carried=True) for one in state.fixed.values())
-        loops = (_loop(*one) for one in (*state.targets.values(), *state.fixed.values()))
+        loops = (_told(*one, _loop_faults.of_loop) for one in (*state.targets.values(), *state.fixed.values()))
         mixed = (_merged(*one) for one in state.mixed.values() if one[1].calls)
         kept = (_kept_mask(*one) for one in (*state.fixed.values(), *state.mixed.values()) if one[1].calls)
         found += [finding for finding in (*carried, *loops, *mixed, *kept) if finding is not None][:1]
@@ -166,11 +167,6 @@ def _found(event: Comparison, operand: Operand, line: int, lines: tuple[int, ...
     )
 
 
-def _loop(event: Comparison, operand: Operand) -> Finding | None:
-    """Faults of a loop that runs back through time, near a target."""
-    return _shifted(event, operand) or _told(event, operand, _loop_faults.of_loop)
-
-
 def _merged(event: Comparison, operand: Operand) -> Finding | None:
     return _told(event, operand, _loop_faults.of_merged_mask)
 
@@ -180,7 +176,10 @@ def _kept_mask(event: Comparison, operand: Operand) -> Finding | None:
 
 
 def _told(event: Comparison, operand: Operand, look: Callable[[str, int], Fault | None]) -> Finding | None:
-    fault = look(operand.site.file, operand.site.line)
+    file = operand.site.file
+    # near the target, or near where the values in it were computed: a loop over the steps stands between the two
+    lines = dict.fromkeys((operand.site.line, *(call.site.line for call in operand.calls if call.site.file == file)))
+    fault = next((fault for line in lines if (fault := look(file, line)) is not None), None)
     return _found(event, operand, fault.line, fault.lines, fault.message, fault.fix) if fault is not None else None
 
 
@@ -201,27 +200,6 @@ def _carried(event: Comparison, operand: Operand) -> Finding | None:
         f"multiply what is carried, and the bootstrapped value, by (1 - {loop.flag})",
         related=distinct(at, (Site(site.file, loop.loop, ""), Site(site.file, loop.flag_line, ""), site, event.site)),
         evidence={"flag": loop.flag, "masked": False},
-        confidence="likely",
-        iteration=event.iteration,
-    )
-
-
-def _shifted(event: Comparison, operand: Operand) -> Finding | None:
-    site = operand.site
-    late = _back_in_time.one_step_off(site.file, site.line)
-    if late is None:
-        return None
-    at = Site(site.file, late.line, "")
-    return Finding(
-        "R1",
-        "error",
-        at,
-        f"the value of step t + 1 is masked by `{late.flag}` of step t, while the last step takes its flag from "
-        f"`{late.last}` (line {late.last_line}): flags kept before the step belong to t + 1, so ends are taken one "
-        "step off.",
-        f"read `{late.flag}` at the same index as the next value",
-        related=distinct(at, (Site(site.file, late.last_line, ""), site, event.site)),
-        evidence={"flag": late.flag, "last": late.last, "masked": True},
         confidence="likely",
         iteration=event.iteration,
     )
@@ -252,7 +230,7 @@ def _unmasked(event: Comparison, operand: Operand, zeros: int, of: int) -> Findi
 def _masked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding | None:
     if operand.mask_across is not None:
         return _across(event, operand, operand.mask_across)
-    mixed = _mixed(event, operand)
+    mixed = _told(event, operand, _kept_faults.of_mixed_ends)
     if mixed is not None:
         return mixed
     if of >= FEW and zeros >= INVERTED * of and _terminals.inverted(operand.site.file, operand.site.line):
@@ -260,7 +238,7 @@ def _masked(event: Comparison, operand: Operand, zeros: int, of: int) -> Finding
     if of >= MANY and zeros == 0:
         return _never_zero(event, operand, of)
     if zeros:
-        finding = _window(event, operand) or _always(event, operand)
+        finding = _told(event, operand, _kept_faults.of_kept)
         if finding is not None:
             return finding
     return _limit(event, operand)
@@ -285,40 +263,6 @@ def _none_kept_of(event: Comparison, operand: Operand) -> Finding | None:
     )
     fix = f"keep None in place of the next state where `{kept.flag}`, or keep the flag itself"
     return _found(event, operand, kept.kept, (kept.line, kept.step), message, fix)
-
-
-def _window(event: Comparison, operand: Operand) -> Finding | None:
-    window = _n_steps.past_ends(operand.site.file) or _n_steps.over_windows(operand.site.file)
-    if window is None:
-        return None
-    message = (
-        f"this sum over several steps asks for no end on its way: `{window.flag}` is read for the last step only (line "
-        f"{window.flag_line}).  A window with an end inside takes rewards of the next episode, and bootstraps from it."
-    )
-    fix = f"stop the sum at the first step with `{window.flag}`"
-    return _found(event, operand, window.line, (window.flag_line,), message, fix)
-
-
-def _mixed(event: Comparison, operand: Operand) -> Finding | None:
-    mixed = _mixed_ends.mixed_ends(operand.site.file)
-    if mixed is None:
-        return None
-    message = (
-        f"a transition over several steps is kept with {mixed.flag} of its first step and {mixed.successor} of its "
-        "last: where the episode ends in between, the value of the terminal state is bootstrapped."
-    )
-    return _found(event, operand, mixed.line, mixed.lines, message, f"keep {mixed.flag} of the last step")
-
-
-def _always(event: Comparison, operand: Operand) -> Finding | None:
-    always = _time_limits.written_always(operand.site.file)
-    if always is None:
-        return None
-    message = (
-        f"the memory is told here that the episode ended, whatever `{always.name}` says: it is given (line "
-        f"{always.called}) and never read, and an interrupted episode is taken for a finished one."
-    )
-    return _found(event, operand, always.line, (always.called,), message, f"write `{always.name}`")
 
 
 def _across(event: Comparison, operand: Operand, at: Site) -> Finding:
