@@ -215,9 +215,6 @@ def _child(job: Job, scratch: Path) -> None:
     from gradledger.cli.commands.audit import main
     from gradledger.ledger import _site
 
-    frame = sys._getframe()
-    while frame is not None:  # a program that the command runs has none of this tool's frames above its own
-        _site._user_code[frame.f_code] = False
-        frame = frame.f_back
+    _site.set_aside(sys._getframe())  # a program that the command runs has none of this tool's frames above its own
 
     main(["--format", "json", "--output", str(scratch / "report.json"), *job.options, job.script])

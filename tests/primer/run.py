@@ -34,7 +34,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -128,10 +127,7 @@ def watched(program: Path, options: list[str]) -> None:
     from gradledger.cli.commands.audit import main
     from gradledger.ledger import _site
 
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:  # this runner's own frames are no part of the program
-        _site._user_code[frame.f_code] = False
-        frame = frame.f_back
+    _site.set_aside(sys._getframe())  # this runner's own frames are no part of the program
     main([*options, str(program)])
 
 

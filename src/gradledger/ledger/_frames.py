@@ -56,12 +56,12 @@ _GLOBAL_HOOKS = (
 _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # The functions below which the program runs; whatever called them is not part of its stack.
-_entries: set[CodeType] = set()
+bottom: set[int] = set()  # numbers of the code of our functions that run a program
 
 
 def entry(function: Callable[..., Any]) -> None:
     """Name a function of ours that runs a program: its frame, and all frames above it, belong to no program."""
-    _entries.add(function.__code__)
+    bottom.add(id(function.__code__))
 
 
 def is_ours(code: CodeType) -> bool:
@@ -119,7 +119,7 @@ def visible(spots: list[Spot]) -> list[Spot]:
     i = len(spots) - 1
     while i >= 0:
         code = spots[i].frame.f_code
-        if code in _entries:
+        if id(code) in bottom:
             break
         if is_ours(code):
             i -= 1

@@ -8,6 +8,7 @@ import sysconfig
 from types import CodeType, FrameType
 
 from gradledger.core.site import NOWHERE, Frame, Site
+from gradledger.ledger import _frames
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
@@ -21,9 +22,12 @@ _PLUMBING = (
 )  # fmt: skip
 MAX_CALLERS = 5
 MAX_SITES = 20_000
+MAX_CODES = 50_000
 
-_user_code: dict[CodeType, bool] = {}
-_sites: dict[tuple[tuple[CodeType, int], ...], Site] = {}
+# By `id`, since the hash of a code object is made of all that is in it, each time; `_codes` keeps the numbers theirs.
+_user_code: dict[int, bool] = {}
+_codes: list[CodeType] = []
+_sites: dict[tuple[tuple[int, int], ...], Site] = {}
 
 
 def _is_user_file(name: str) -> bool:
@@ -44,10 +48,25 @@ def _is_user_file(name: str) -> bool:
 def is_user_code(code: CodeType) -> bool:
     """Whether `code` belongs to the program (or to a training library it uses), not to torch, Python or this
     package."""
-    known = _user_code.get(code)
-    if known is None:
-        known = _user_code[code] = _is_user_file(code.co_filename)
-    return known
+    known = _user_code.get(id(code))
+    return _learn(code, _is_user_file(code.co_filename)) if known is None else known
+
+
+def _learn(code: CodeType, user: bool) -> bool:
+    if len(_codes) >= MAX_CODES:  # of a program that makes its functions anew all the time
+        _user_code.clear()
+        _sites.clear()
+        _codes.clear()
+    _codes.append(code)
+    _user_code[id(code)] = user
+    return user
+
+
+def set_aside(frame: FrameType | None) -> None:
+    """Frames of a tool that runs programs: this one and all above it are no part of them."""
+    while frame is not None:
+        _learn(frame.f_code, False)
+        frame = frame.f_back
 
 
 def here(skip: int = 1) -> Site:
@@ -61,8 +80,9 @@ def here(skip: int = 1) -> Site:
         return NOWHERE
     known = _user_code.get  # walked at every watched operation, through all the frames of a data loader: no call each
     while frame is not None:
-        user = known(frame.f_code)
-        if user or (user is None and is_user_code(frame.f_code)):
+        code = frame.f_code
+        user = known(id(code))
+        if user or (user is None and is_user_code(code)):
             return of(frame)
         frame = frame.f_back
     return NOWHERE
@@ -87,17 +107,20 @@ def of(frame: FrameType) -> Site:
     The same chain of user frames at the same instructions is the same site: looked up, not built again.
     """
     known = _user_code.get
-    chain: list[tuple[CodeType, int]] = [(frame.f_code, frame.f_lasti)]
+    is_user_code(frame.f_code)  # known from now on, and kept
+    chain: list[tuple[int, int]] = [(id(frame.f_code), frame.f_lasti)]
     frames = [frame]
     up = frame.f_back
     while up is not None and len(chain) <= MAX_CALLERS:
         code = up.f_code
-        user = known(code)
+        user = known(id(code))
         if user is None:
             user = is_user_code(code)
         if user:
-            chain.append((code, up.f_lasti))
+            chain.append((id(code), up.f_lasti))
             frames.append(up)
+        elif id(code) in _frames.bottom:
+            break
         up = up.f_back
     key = tuple(chain)
     site = _sites.get(key)
@@ -116,24 +139,25 @@ def _build(frames: list[FrameType]) -> Site:
     return Site(code.co_filename, frames[0].f_lineno or 0, code.co_name, first, in_init, callers)
 
 
-def mark(skip: int = 1) -> tuple[CodeType, int] | None:
+def mark(skip: int = 1) -> tuple[int, int] | None:
     """The instruction of user code that runs: as good as a line for telling calls apart, and cheaper than a site."""
     frame: FrameType | None = sys._getframe(skip + 1)
     while frame is not None:
-        user = _user_code.get(frame.f_code)
-        if user or (user is None and is_user_code(frame.f_code)):
-            return frame.f_code, frame.f_lasti
+        code = frame.f_code
+        user = _user_code.get(id(code))
+        if user or (user is None and is_user_code(code)):
+            return id(code), frame.f_lasti
         frame = frame.f_back
     return None
 
 
-def way(skip: int = 1, most: int = 3) -> tuple[tuple[CodeType, int], ...]:
+def way(skip: int = 1, most: int = 3) -> tuple[tuple[int, int], ...]:
     """The instructions of user code that run, innermost first: two calls on one line are two ways to the same site."""
-    found: list[tuple[CodeType, int]] = []
+    found: list[tuple[int, int]] = []
     frame = user_frame(skip + 1)
     while frame is not None and len(found) < most:
         if is_user_code(frame.f_code):
-            found.append((frame.f_code, frame.f_lasti))
+            found.append((id(frame.f_code), frame.f_lasti))
         frame = frame.f_back
     return tuple(found)
 
@@ -143,8 +167,9 @@ def user_frame(skip: int = 1) -> FrameType | None:
     frame: FrameType | None = sys._getframe(skip + 1)
     known = _user_code.get
     while frame is not None:
-        user = known(frame.f_code)
-        if user or (user is None and is_user_code(frame.f_code)):
+        code = frame.f_code
+        user = known(id(code))
+        if user or (user is None and is_user_code(code)):
             break
         frame = frame.f_back
     return frame

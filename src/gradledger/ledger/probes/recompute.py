@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradledger.core.events import Recomputed
 from gradledger.core.site import NOWHERE, Site
-from gradledger.ledger import _site
+from gradledger.ledger import _frames, _site
 from gradledger.ledger._attention import FULL_ITERATIONS
 from gradledger.ledger._identity import Ref
 from gradledger.ledger._naming import canonical, is_inplace
@@ -75,10 +75,16 @@ def _checkpoint_above() -> tuple[FrameType, bool] | None:
     module = sys.modules.get(_MODULE)
     if module is None:
         return None
-    for frame in _stack():
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):  # asked at nearly every watched operation: no generator, and not to the very top
+        if frame is None:
+            break
         code = frame.f_code
         if code.co_name == "checkpoint" and code.co_filename == module.__file__:
             return frame, bool(frame.f_locals.get("preserve", True))
+        if id(code) in _frames.bottom:
+            break
+        frame = frame.f_back
     return None
 
 
