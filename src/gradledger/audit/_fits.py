@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gradledger.audit._by_split import HELD, TRAIN, lines_under_names, names_by_split
 from gradledger.audit._code import bindings, last_name, parsed, scopes_of, walk
 from gradledger.audit._evaluation import words
 from gradledger.audit._iterators import own_nodes
@@ -20,9 +21,7 @@ from gradledger.core.site import Site
 
 _FITTED = re.compile(r"(Scaler|PCA|SVD|Imputer|PowerTransformer|QuantileTransformer|Vectorizer|ICA|NMF|Discretizer)$")
 _PARTS = frozenset({"train_test_split", "random_split", "Subset"})
-_HELD = frozenset({"val", "va", "valid", "validation", "test", "dev", "held", "heldout", "holdout", "hold", "eval"})
-_HELD_OUT = _HELD - {"eval"}
-_TRAIN = frozenset({"train", "training", "tr", "trn"})
+_HELD_OUT = HELD - {"eval"}
 _TARGETS = frozenset({"y", "ys", "target", "targets", "label", "labels"})
 _JOINS = frozenset({"concatenate", "concat", "cat", "vstack", "row_stack"})
 _FOR_VALIDATION = frozenset({"val", "va", "valid", "validation", "dev"})
@@ -57,8 +56,10 @@ def fitted_before_split(file: str) -> Iterator[FittedWhole]:
             if not isinstance(node, ast.Call) or (found := _fit(node, kinds, own)) is None:
                 continue
             kind, scaler, table = found
+            scaler = scaler or _bound_to(nodes, node)
             line = _parted(nodes, scaler, table, node.lineno) or _split_beside(nodes, table)
             line = line or _numbers_parted(nodes, table, node.lineno)
+            line = line or _parted_by_name(tree, nodes, scaler, table, node.lineno)
             if line:
                 yield FittedWhole(kind, table, Site(file, node.lineno, ""), Site(file, line, ""))
 
@@ -166,7 +167,7 @@ def _numbers_parted(nodes: list[ast.AST], table: str, fitted: int) -> int:
     for name, value in pairs:
         if isinstance(value, ast.Subscript) and last_name(value.value) in orders and isinstance(value.slice, ast.Slice):
             said = words(name)
-            train, held = train or value.lineno * bool(said & _TRAIN), held or value.lineno * bool(said & _HELD)
+            train, held = train or value.lineno * bool(said & TRAIN), held or value.lineno * bool(said & HELD)
     return max(train, held) if train and held else 0
 
 
@@ -206,10 +207,10 @@ def _kinds(nodes: list[ast.AST], own: frozenset[str]) -> dict[str, str]:
 def _fit(node: ast.Call, kinds: dict[str, str], own: frozenset[str]) -> tuple[str, str, str] | None:
     """(class, name of the transform, name of the table) of a call that fits one to what is not called training rows."""
     kind = _fitted_kind(node, kinds, own)
-    table = last_name(node.args[0]) if kind else ""
+    table = _table(node.args[0]) if kind else ""
     given = [*node.args[1:], *(k.value for k in node.keywords)]
     chosen = {word for value in given for name in _names(value) for word in words(name)}
-    if not table or words(table) & (_TRAIN | _TARGETS) or chosen & _TRAIN:
+    if not table or words(table) & (TRAIN | _TARGETS) or chosen & TRAIN:
         return None
     return kind, last_name(node.func.value), table  # type: ignore[attr-defined]
 
@@ -246,13 +247,48 @@ def _parted(nodes: list[ast.AST], scaler: str, table: str, after: int) -> int:
     return 0
 
 
+def _parted_by_name(tree: ast.Module, nodes: list[ast.AST], scaler: str, table: str, after: int) -> int:
+    """The line on which what was made with a fitted transform is cut to one of several parts, which an argument names:
+    each is made by a call of its own."""
+    chosen, branches = names_by_split(tree, nodes), lines_under_names(nodes)
+    given = [value for n in nodes if isinstance(n, ast.Assign) for name, value in bindings(n) if name == table]
+    if any(words(ast.unparse(value)) & TRAIN for value in given if isinstance(value, ast.Subscript)):
+        return 0  # it holds the rows that are trained on, by whatever name
+    made: set[str] = set()
+    for node in nodes:
+        if not isinstance(node, ast.Assign) or node.lineno < after:
+            continue
+        for part in walk(node.value):
+            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice):
+                if last_name(part.value) in made or _transforms(part.value, scaler, table):
+                    if _names(part.slice) & chosen or any(a <= node.lineno <= b for a, b in branches):
+                        return node.lineno
+        if any(_transforms(part, scaler, table) for part in walk(node.value)):
+            made |= {last_name(t) for target in node.targets for t in _flat(target)} - {""}
+    return 0
+
+
+def _bound_to(nodes: list[ast.AST], call: ast.Call) -> str:
+    """`scaler` of `scaler = Scaler().fit(rows)`"""
+    return next((last_name(n.targets[0]) for n in nodes if isinstance(n, ast.Assign) and n.value is call), "")
+
+
 def _transforms(node: ast.AST, scaler: str, table: str) -> bool:
     """`scaler.transform(table)`, or `Scaler().fit_transform(table)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return False
     return node.func.attr in ("transform", "fit_transform") and last_name(node.func.value) == scaler and (
-        last_name(node.args[0]) == table
+        _table(node.args[0]) == table
     )
+
+
+def _table(node: ast.expr) -> str:
+    """`rows` of `rows`, `rows.values` and `rows.to_numpy()`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to_numpy", "numpy"):
+        return _table(node.func.value)
+    if isinstance(node, ast.Attribute) and node.attr == "values":
+        return _table(node.value) or node.attr
+    return last_name(node)
 
 
 def _side(statement: ast.AST, node: ast.AST, made: set[str]) -> str:
@@ -260,12 +296,12 @@ def _side(statement: ast.AST, node: ast.AST, made: set[str]) -> str:
     if not isinstance(node, ast.Subscript) or last_name(node.value) not in made:
         return ""
     said = {word for name in _names(node.slice) for word in words(name)}
-    if not said & (_HELD | _TRAIN) and isinstance(statement, ast.Assign):
+    if not said & (HELD | TRAIN) and isinstance(statement, ast.Assign):
         targets = _flat(statement.targets[0])
         values = _flat(statement.value)
         mine = [t for t, v in zip(targets, values, strict=False) if any(n is node for n in walk(v))]
         said = {word for target in mine for word in words(last_name(target))}
-    return "train" if said & _TRAIN else "held" if said & _HELD else ""
+    return "train" if said & TRAIN else "held" if said & HELD else ""
 
 
 def _flat(node: ast.expr) -> list[ast.expr]:

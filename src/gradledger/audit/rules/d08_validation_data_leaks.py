@@ -16,9 +16,9 @@ deviation 1 (or reach exactly 0 and 1), those trained on alone do not.  Held-out
 their numbers, among them those of a split that is drawn anew for each part.
 
 Transforms of scikit-learn, and the program's own with a `fit` that takes statistics, are read from the text: fitted on
-a table that is parted afterwards, or whose rows' numbers are parted; or on training rows and rows called held out, put
-together.  So are running statistics of the program's own, which a method takes up unless it is told not to: an
-evaluation that ran calls it without telling, and training calls it, too.
+a table that is parted afterwards (also to the one part that an argument names), or whose rows' numbers are parted; or
+on training rows and rows called held out, put together.  So are running statistics of the program's own, which a method
+takes up unless it is told not to: an evaluation that ran calls it without telling, and training calls it, too.
 
 A column that is the mean target of a category (target encoding, plain or drawn towards a prior) is told by its values:
 it gives the sums of the targets of all rows exactly, those held out among them, and not the sums of those trained on.
