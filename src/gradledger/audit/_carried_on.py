@@ -18,7 +18,7 @@ from gradledger.audit._first_batch import asks_whether_off, registered, sets, wr
 from gradledger.audit._source import source_lines
 from gradledger.core.events import NotPutBack
 
-_RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
+RESTORES = re.compile(r"load|restor|resum|set_?(extra_?)?state|^from_|thaw", re.IGNORECASE)
 _STATES = re.compile(r"[gs]et_(rng_)?state\b|[gs]etstate\b|bit_generator\b|pickle|__dict__")
 _SEEDS = re.compile(r"seed|set_state")
 _UNNAMED = re.compile(r"__dict__|\bsetattr\(|\bvars\(|pickle|__setstate__|set_extra_state")
@@ -46,10 +46,10 @@ class Use:
 def use_of(event: NotPutBack, name: str) -> Use | None:
     """How its class, and the rest of the file, use an attribute; None when it is no state that is carried on."""
     tree = parsed(event.cls_site.file)
-    cls = _class(tree, event) if tree is not None else None
+    cls = class_of(tree, event) if tree is not None else None
     if tree is None or cls is None:
         return None
-    use, methods = Use(), list(_methods(tree, cls))
+    use, methods = Use(), list(methods_of(tree, cls))
     called = _called(tree, event.cls.rpartition(".")[2])
     told: dict[str, int] = {}
     for _ in range(3):  # until what the methods return is known to those that call them
@@ -58,7 +58,7 @@ def use_of(event: NotPutBack, name: str) -> Use | None:
     for method in methods:
         one = _Method(method, name, told, use, called)
         use.felt |= event.owner == "module" and method.name in ("forward", "__call__") and one.level == MIXED
-    _from_outside(tree, methods, name, use)
+    given_outside(tree, methods, name, use)
     normalises = event.owner == "object" and use.taken_in and use.mixed_in and name in event.arrays
     restored = name in event.moved and (use.restored or _by_any_name(event.cls_site.file))
     return use if use.carried and not (use.anew or restored) and (use.felt or normalises) else None
@@ -68,13 +68,13 @@ def done_once(event: NotPutBack, name: str) -> tuple[int, int, list[str]] | None
     """Of a flag behind which a class writes parameters or buffers of its own once, from the first batch: the lines that
     make it and ask for it, and what is written.  None when the program puts the flag back."""
     tree = parsed(event.cls_site.file)
-    cls = _class(tree, event) if tree is not None else None
+    cls = class_of(tree, event) if tree is not None else None
     if tree is None or cls is None or _by_any_name(event.cls_site.file):
         return None
-    methods = {m.name: m for m in _methods(tree, cls)}
+    methods = {m.name: m for m in methods_of(tree, cls)}
     outside, made = Use(), 0
-    _from_outside(tree, list(methods.values()), name, outside)
-    if outside.restored or outside.anew or any(_RESTORES.search(m) and sets(methods[m], name) for m in methods):
+    given_outside(tree, list(methods.values()), name, outside)
+    if outside.restored or outside.anew or any(RESTORES.search(m) and sets(methods[m], name) for m in methods):
         return None
     begin = methods.get("__init__")
     kept = {w for n in (walk(begin) if begin is not None else ()) for w in registered(n)}
@@ -98,18 +98,18 @@ def draws_anew(event: NotPutBack, name: str) -> tuple[int, list[int]] | None:
     """Of a generator that its class makes with a seed: the line, and those that draw from it.  None when the program
     seeds it again, puts its state back, or keeps the state of any."""
     tree = parsed(event.cls_site.file)
-    cls = _class(tree, event) if tree is not None else None
+    cls = class_of(tree, event) if tree is not None else None
     if tree is None or cls is None or any(_STATES.search(line) for line in source_lines(event.cls_site.file)):
         return None
     made, drawn = 0, list[int]()
-    for method in _methods(tree, cls):
+    for method in methods_of(tree, cls):
         me = method.args.args[0].arg
         for node in walk(method):
-            if isinstance(node, ast.Assign) and any(_is_own(t, me, name) for t in node.targets):
+            if isinstance(node, ast.Assign) and any(is_own(t, me, name) for t in node.targets):
                 if method.name != "__init__" or _is_unseeded(node.value):
                     return None
                 made = node.lineno
-            elif isinstance(node, ast.Call) and any(_is_own(part, me, name) for part in _given_to(node)):
+            elif isinstance(node, ast.Call) and any(is_own(part, me, name) for part in _given_to(node)):
                 if isinstance(node.func, ast.Attribute) and _SEEDS.search(node.func.attr):
                     return None
                 if method.name != "__init__":
@@ -128,7 +128,7 @@ def _given_to(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(k.value for k in call.keywords), *owner]
 
 
-def _is_own(node: ast.AST, me: str, name: str) -> bool:
+def is_own(node: ast.AST, me: str, name: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == name and last_name(node.value) == me
 
 
@@ -166,28 +166,28 @@ def _called(tree: ast.Module, cls: str) -> set[str]:
     }
 
 
-def _class(tree: ast.Module, event: NotPutBack) -> ast.ClassDef | None:
+def class_of(tree: ast.Module, event: NotPutBack) -> ast.ClassDef | None:
     line, name = event.cls_site.line, event.cls.rpartition(".")[2]
     found = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
     return next((n for n in found if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
 
 
-def _methods(tree: ast.Module, cls: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+def methods_of(tree: ast.Module, cls: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """Methods of a class and of its bases in the same file."""
     yield from (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.args.args)
     bases = {last_name(base) for base in cls.bases}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name in bases and node is not cls:
-            yield from _methods(tree, node)
+            yield from methods_of(tree, node)
 
 
-def _from_outside(tree: ast.Module, methods: list[ast.FunctionDef], name: str, use: Use) -> None:
+def given_outside(tree: ast.Module, methods: list[ast.FunctionDef], name: str, use: Use) -> None:
     """What the rest of the program gives to the attribute: `model.tau *= 0.99`, `model.tau = at(step)`."""
     own = {id(n) for method in methods for n in walk(method)}
     for function in walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.Module)):
             continue
-        restores = isinstance(function, ast.FunctionDef) and _RESTORES.search(function.name) is not None
+        restores = isinstance(function, ast.FunctionDef) and RESTORES.search(function.name) is not None
         for node in _statements(function):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in (t for one in targets for t in (one.elts if isinstance(one, ast.Tuple) else [one])):
@@ -224,7 +224,7 @@ class _Method:
         self.level = 0
         self.use = use
         self.makes = method.name == "__init__"
-        self.restores = _RESTORES.search(method.name) is not None
+        self.restores = RESTORES.search(method.name) is not None
         self.called = method.name in called or method.name.startswith("__")
         nodes = [n for n in walk(method) if isinstance(n, (ast.stmt, ast.expr))]
         nodes.sort(key=lambda n: (n.lineno, n.col_offset))
@@ -265,7 +265,7 @@ class _Method:
         return any(isinstance(n, ast.Name) and n.id in self.given for n in walk(value))
 
     def _is_it(self, node: ast.AST) -> bool:
-        return _is_own(node, self.me, self.name)
+        return is_own(node, self.me, self.name)
 
     def of(self, node: ast.expr | None) -> int:
         """Whether an expression is the attribute, or is computed with it."""

@@ -10,6 +10,7 @@ The program saves or keeps state in order to come back to it, and what comes bac
 - A queue, a codebook's counts or a running mean is a buffer with `persistent=False`: no state holds it.
 - A temperature or a count of updates is a plain number of a module, the momentum a plain list of an optimizer, the
   observation's mean an array of a helper: nothing saves them.
+- A plain temperature is made from `log_alpha`, which the file holds, now and then only: until then it is the old one.
 - Scales that are set from the first batch, and the flag that says so is a plain attribute: after a reload they are set
   again, over what was loaded.
 - `log_alpha`, or the weights of tasks, is a tensor that an optimizer trains and no module owns: the file has the
@@ -52,7 +53,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradledger.audit import _carried_on, _code, _resumes
+from gradledger.audit import _carried_on, _code, _follows, _resumes
 from gradledger.audit._phrases import distinct, times
 from gradledger.audit._resumes import Resumes
 from gradledger.audit.rule import Finding, Rule
@@ -165,7 +166,7 @@ def _not_put_back(state: State, event: NotPutBack, world: World) -> list[Finding
     given = (*event.names, *event.moved)
     uses = {name: use for name in given if (use := _carried_on.use_of(event, name)) is not None}
     if not uses:
-        return _begun_again(event)
+        return _begun_again(event) or _lags(event)
     cls, file = event.cls.rpartition(".")[2], event.cls_site.file
     lines = [Site(file, line, cls) for use in uses.values() for line in (use.made, *use.carried[:2]) if line]
     if event.owner == "object" and (line := _carried_on.line_that_makes(event)):
@@ -211,6 +212,34 @@ def _begun_again(event: NotPutBack) -> list[Finding]:
                 f'self.register_buffer("{name}", torch.tensor(False)): a buffer is saved by itself',
                 related=distinct(site, (Site(file, asked, cls), event.taken_site, event.site)),
                 evidence={"names": [name], "writes": written},
+                confidence="likely",
+                subject=cls,
+                iteration=event.iteration,
+            )
+        ]
+    return []
+
+
+def _lags(event: NotPutBack) -> list[Finding]:
+    """Plain values of a module that follow a parameter of its own, and do not when it is filled from a file."""
+    cls, file = event.cls.rpartition(".")[2], event.cls_site.file
+    for name in event.names:
+        found = _follows.follows(event, name)
+        if found is None:
+            continue
+        made, used, source = found
+        site = Site(file, made, cls)
+        return [
+            Finding(
+                "C3",
+                "warning",
+                site,
+                f"`{name}` of `{cls}` is made from `{source}` here, and no state holds it: after the load on line "
+                f"{event.site.line} it has the value that the constructor gave until this line runs again, and line "
+                f"{used[0]} computes with that.",
+                f"make `{name}` a property, or make it anew behind the load",
+                related=distinct(site, (Site(file, used[0], cls), event.taken_site, event.site)),
+                evidence={"names": [name], "follows": source},
                 confidence="likely",
                 subject=cls,
                 iteration=event.iteration,
