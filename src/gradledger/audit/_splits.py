@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from gradledger.audit._code import last_name, lines_calling, parsed, walk
+from gradledger.audit._code import arguments, last_name, lines_calling, parsed, walk
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._made_at import makers
@@ -15,7 +15,9 @@ _SPLITS = frozenset(
     {"randperm", "permutation", "shuffle", "train_test_split", "random_split", "sample", "choice", "KFold",
      "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit"}
 )  # fmt: skip
-_FITS = frozenset({"fit", "fit_transform", "mean", "std", "var", "min", "max", "amin", "amax", "nanmean", "nanstd"})
+_FIT = frozenset({"fit", "fit_transform"})
+_FITS = _FIT | {"mean", "std", "var", "min", "max", "amin", "amax", "nanmean", "nanstd"}
+_DRAWS = frozenset({"randint", "randrange", "integers", "choice", "random", "rand", "randperm", "sample", "uniform"})
 _ENCODES = re.compile(
     r"encod|group_?by|bincount|per_(group|category)|by_(group|category)|target_?mean|mean_?target|^fit"
 )
@@ -34,13 +36,43 @@ def lines_that_split(site: Site) -> list[Site]:
 
 def lines_that_fit(site: Site) -> list[Site]:
     """Lines of the same function, at or above `site`, that fit a scaler or take a mean; nearest first.  Without any,
-    those of the functions that made what the line uses."""
+    those of the functions that made what the line uses.  What is called a fit comes first, also on the way there."""
+    called = [one for frame in (site, *site.above(2)) for one in _lines(frame, _functions_that_fit(frame.file))]
+    return list(dict.fromkeys([*(_lines(site, _FIT) or called), *_near(site, _FIT), *_near(site, _FITS)]))
+
+
+def _near(site: Site, names: frozenset[str]) -> list[Site]:
     inside = [
         line
         for function in makers(site)
-        for line in lines_calling(site.file, _FITS, (function.lineno, function.end_lineno or function.lineno))
+        for line in lines_calling(site.file, names, (function.lineno, function.end_lineno or function.lineno))
     ]
-    return _lines(site, _FITS) or [Site(site.file, line, "") for line in inside]
+    return _lines(site, names) or [Site(site.file, line, "") for line in inside]
+
+
+def _functions_that_fit(file: str) -> frozenset[str]:
+    """Functions of a file that fit something to what they are given."""
+    tree = parsed(file)
+    functions = [n for n in walk(tree) if isinstance(n, ast.FunctionDef)] if tree is not None else []
+    return frozenset(
+        function.name
+        for function in functions
+        for n in walk(function)
+        if isinstance(n, ast.Call) and last_name(n.func) in _FIT
+        if {m.id for a in n.args for m in walk(a) if isinstance(m, ast.Name)} & {a.arg for a in arguments(function)}
+    )
+
+
+def lines_that_draw_items(file: str) -> list[int]:
+    """Random draws of a `__getitem__` that never looks at the number that it is asked for."""
+    tree = parsed(file)
+    found = []
+    for method in walk(tree) if tree is not None else ():
+        if isinstance(method, ast.FunctionDef) and method.name == "__getitem__" and len(method.args.args) == 2:
+            asked = method.args.args[1].arg
+            if not any(isinstance(n, ast.Name) and n.id == asked for n in walk(method)):
+                found += [n.lineno for n in walk(method) if isinstance(n, ast.Call) and last_name(n.func) in _DRAWS]
+    return sorted(set(found))
 
 
 def lines_that_encode(site: Site) -> list[Site]:

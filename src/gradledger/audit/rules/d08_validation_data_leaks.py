@@ -48,7 +48,13 @@ from gradledger.audit._fits import fitted_before_split, fitted_on_both
 from gradledger.audit._own_statistics import moved_by_evaluation
 from gradledger.audit._phrases import distinct
 from gradledger.audit._source import source_line
-from gradledger.audit._splits import is_held_out, lines_that_encode, lines_that_fit, lines_that_split
+from gradledger.audit._splits import (
+    is_held_out,
+    lines_that_draw_items,
+    lines_that_encode,
+    lines_that_fit,
+    lines_that_split,
+)
 from gradledger.audit.rule import Finding, Rule
 from gradledger.audit.world import LoaderInfo, World
 from gradledger.core.events import Event, FittedOnAll, LoaderEpoch, ModuleCalled, RowsMet, RowsShared, Step
@@ -181,15 +187,17 @@ def _is_met(event: RowsMet) -> bool:
 
 
 def _met_again(event: RowsMet) -> Finding:
-    split = _met.split_lines(event.site)
+    drawn = [Site(event.site.file, line, "__getitem__") for line in lines_that_draw_items(event.site.file)]
+    split = [*drawn, *_met.split_lines(event.site)]
     site = split[0] if split else event.site
+    cause = "  `__getitem__` draws an item here, whatever number it is asked for." if drawn else ""
     return Finding(
         "D8",
         "error",
         site,
         f"{event.shared:.0%} of the {event.held} rows that line {event.site.line} evaluates had been trained on by "
-        f"then (line {event.train_site.line}): the validation asks for what was learned by heart.",
-        "take the validation rows out of the training rows",
+        f"then (line {event.train_site.line}): the validation asks for what was learned by heart.{cause}",
+        "give the item that is asked for" if drawn else "take the validation rows out of the training rows",
         related=distinct(
             site,
             (*split[1:], event.site, *event.site.above(1), event.train_site, *event.train_site.above(1)),
