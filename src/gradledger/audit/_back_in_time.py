@@ -4,6 +4,7 @@ given and never read, or read one step off."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gradledger.audit._code import last_name, parsed, walk
@@ -60,8 +61,28 @@ def _carries(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Backwards | No
     }
     if carried is None or not flags or any(FLAG.match(name) for name in read):
         return None
+    if any(name in read for name in _walks_as(loop, flags.keys())):
+        return None
     flag = next(iter(flags))
     return Backwards(loop.lineno, carried, flag, flags[flag])
+
+
+def _walks_as(loop: ast.For, flags: Collection[str]) -> set[str]:
+    """Names that the loop has for one step of a flag: `over` of `for r, over in zip(rewards, reversed(dones))`.  All of
+    its names, where it is not to be told which."""
+    names = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    walked = [n for n in walk(loop.iter) if isinstance(n, ast.Call) and last_name(n.func) == "zip"]
+    targets = [n.elts for n in walk(loop.target) if isinstance(n, ast.Tuple)]
+    if walked and targets and len(walked[0].args) == len(targets[-1]):
+        pairs = zip(targets[-1], walked[0].args, strict=True)
+        return {m.id for t, part in pairs if _reads(part, flags) for m in walk(t) if isinstance(m, ast.Name)}
+    return names if _reads(loop.iter, flags) else set()
+
+
+def _reads(node: ast.AST, names: Collection[str]) -> bool:
+    """Whether one of these names is read, for more than its length."""
+    counted = {id(m) for n in walk(node) if isinstance(n, ast.Call) and last_name(n.func) == "len" for m in walk(n)}
+    return any(isinstance(n, ast.Name) and n.id in names and id(n) not in counted for n in walk(node))
 
 
 def back_in_time(over: ast.expr) -> bool:

@@ -175,11 +175,15 @@ def _kept_mask(event: Comparison, operand: Operand) -> Finding | None:
     return _told(event, replace(operand, masked=True), _loop_faults.of_kept_mask)  # (by way of a loop over the steps)
 
 
+def _lines(operand: Operand) -> list[int]:
+    """The target's, and those that computed the values in it: a loop over the steps stands between the two."""
+    file = operand.site.file
+    return list(dict.fromkeys((operand.site.line, *(c.site.line for c in operand.calls if c.site.file == file))))
+
+
 def _told(event: Comparison, operand: Operand, look: Callable[[str, int], Fault | None]) -> Finding | None:
     file = operand.site.file
-    # near the target, or near where the values in it were computed: a loop over the steps stands between the two
-    lines = dict.fromkeys((operand.site.line, *(call.site.line for call in operand.calls if call.site.file == file)))
-    fault = next((fault for line in lines if (fault := look(file, line)) is not None), None)
+    fault = next((fault for line in _lines(operand) if (fault := look(file, line)) is not None), None)
     return _found(event, operand, fault.line, fault.lines, fault.message, fault.fix) if fault is not None else None
 
 
@@ -187,7 +191,8 @@ def _carried(event: Comparison, operand: Operand) -> Finding | None:
     site = operand.site
     if _ENDLESS.search("\n".join(source_lines(site.file))):
         return None
-    loop = _back_in_time.carried_through(site.file, site.line)
+    loops = (_back_in_time.carried_through(site.file, line) for line in _lines(operand))
+    loop = next((loop for loop in loops if loop is not None), None)
     if loop is None:
         return None
     at = Site(site.file, loop.line, "")
