@@ -8,9 +8,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._back_in_time import back_in_time, ends, next_of
-from gradledger.audit._code import last_name, parsed, walk
-from gradledger.audit._rollouts import near
+from gradledger.audit._back_in_time import ends, next_of
+from gradledger.audit._code import last_name, walk
+from gradledger.audit._rollouts import loops_near
 from gradledger.audit._terminals import nodes_of
 
 _SHORT = frozenset({"term", "terms", "end", "ends", "over"})
@@ -30,14 +30,9 @@ class HalfMasked:
 
 def half_masked(file: str, line: int) -> HalfMasked | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
-    tree = parsed(file)
-    for scope in near(tree, line) if tree is not None else ():
-        for loop in walk(scope):
-            if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
-                found = _unmasked(loop, loop.target.id) or _value_unmasked(loop, loop.target.id)
-                if found is not None:
-                    return found
-    return None
+    loops = loops_near(file, line)
+    found = (_unmasked(loop, step) or _value_unmasked(loop, step) for _tree, _scope, loop, step in loops)
+    return next((one for one in found if one is not None), None)
 
 
 def _unmasked(loop: ast.For, step: str) -> HalfMasked | None:

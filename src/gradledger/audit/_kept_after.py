@@ -7,9 +7,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradledger.audit._back_in_time import back_in_time, ends, next_of
-from gradledger.audit._code import arguments, last_name, parsed, walk
-from gradledger.audit._rollouts import given_for, near, stored_in
+from gradledger.audit._back_in_time import ends, next_of
+from gradledger.audit._code import arguments, last_name, walk
+from gradledger.audit._rollouts import given_for, is_argument, looked_up, loops_near, stored_in
 from gradledger.audit._terminals import nodes_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -27,26 +27,19 @@ class Late:
 
 def kept_after(file: str, line: int) -> Late | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
-    tree = parsed(file)
-    for scope in near(tree, line) if tree is not None else ():
-        for loop in walk(scope):
-            if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
-                continue
-            steps = {loop.target.id}
-            indexed = [n for n in nodes_of(loop.body) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
-            flags = [n for n in indexed if ends(n) and steps & names_in(n.slice)]
-            nexts = [n for n in indexed if not ends(n) and next_of(n.slice, steps)]
-            names = {last_name(n.value) for n in flags}
-            if not nexts or len(names) != 1 or not all(next_of(n.slice, steps) for n in flags):
-                continue
-            assert tree is not None
-            name = names.pop()
-            given = isinstance(scope, _Function) and name in {a.arg for a in arguments(scope)}
-            stored = given_for(tree, scope, name) if given else [flags[0].value]
-            same = len({ast.unparse(v) for v in stored}) == 1
-            kept = _stored_after_step(tree, stored[0]) if same else None
-            if kept is not None:
-                return Late(flags[0].lineno, name, *kept)
+    for tree, scope, loop, step in loops_near(file, line):
+        indexed = looked_up(loop)
+        flags = [n for n in indexed if ends(n) and step in names_in(n.slice)]
+        nexts = [n for n in indexed if not ends(n) and next_of(n.slice, {step})]
+        names = {last_name(n.value) for n in flags}
+        if not nexts or len(names) != 1 or not all(next_of(n.slice, {step}) for n in flags):
+            continue
+        name = names.pop()
+        stored = given_for(tree, scope, name) if is_argument(scope, name) else [flags[0].value]
+        same = len({ast.unparse(v) for v in stored}) == 1
+        kept = _stored_after_step(tree, stored[0]) if same else None
+        if kept is not None:
+            return Late(flags[0].lineno, name, *kept)
     return None
 
 

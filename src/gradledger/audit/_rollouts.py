@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import back_in_time, discounts_itself, ends, next_of
@@ -27,24 +28,34 @@ class Early:
 
 def kept_before(file: str, line: int) -> Early | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
+    for tree, scope, loop, step in loops_near(file, line):
+        indexed = looked_up(loop)
+        flags = [n for n in indexed if ends(n) and isinstance(n.slice, ast.Name) and n.slice.id == step]
+        nexts = [n for n in indexed if next_of(n.slice, {step})]
+        if not flags or not nexts or any(ends(n) for n in nexts):
+            continue
+        name = last_name(flags[0].value)
+        stored = {name} if not is_argument(scope, name) else {last_name(v) for v in given_for(tree, scope, name)}
+        kept = _stored_before_step(tree, stored.pop()) if len(stored) == 1 else None
+        if kept is not None:
+            return Early(flags[0].lineno, name, *kept)
+    return None
+
+
+def loops_near(file: str, line: int) -> Iterator[tuple[ast.Module, ast.AST, ast.For, str]]:
+    """Loops over the numbers of steps, back in time, in the function around a line and in those of the file that this
+    function calls by name: the file's tree, the function, the loop and its variable."""
     tree = parsed(file)
     for scope in near(tree, line) if tree is not None else ():
         for loop in walk(scope):
-            if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
-                continue
-            steps = {loop.target.id}
-            indexed = [n for n in nodes_of(loop.body) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
-            flags = [n for n in indexed if ends(n) and isinstance(n.slice, ast.Name) and n.slice.id in steps]
-            nexts = [n for n in indexed if next_of(n.slice, steps)]
-            if not flags or not nexts or any(ends(n) for n in nexts):
-                continue
-            assert tree is not None
-            name = last_name(flags[0].value)
-            stored = {name} if not _is_argument(scope, name) else {last_name(v) for v in given_for(tree, scope, name)}
-            kept = _stored_before_step(tree, stored.pop()) if len(stored) == 1 else None
-            if kept is not None:
-                return Early(flags[0].lineno, name, *kept)
-    return None
+            if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
+                assert tree is not None
+                yield tree, scope, loop, loop.target.id
+
+
+def looked_up(loop: ast.For) -> list[ast.Subscript]:
+    """What the body of a loop reads by an index."""
+    return [n for n in nodes_of(loop.body) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
 
 
 def near(tree: ast.Module, line: int) -> list[ast.AST]:
@@ -55,7 +66,8 @@ def near(tree: ast.Module, line: int) -> list[ast.AST]:
     return [scope, *(n for n in functions if n is not scope and n.name in called)]
 
 
-def _is_argument(scope: ast.AST, name: str) -> bool:
+def is_argument(scope: ast.AST, name: str) -> bool:
+    """Whether a function has an argument of this name."""
     return isinstance(scope, _Function) and name in _arguments(scope)
 
 
@@ -122,18 +134,13 @@ class Left:
 
 def plain_discount(file: str, line: int) -> Left | None:
     """Such a product in the function around `line`, or in one of the same file that this function calls by name."""
-    tree = parsed(file)
-    for scope in near(tree, line) if tree is not None else ():
-        for loop in walk(scope):
-            if not isinstance(loop, ast.For) or not back_in_time(loop.iter) or not isinstance(loop.target, ast.Name):
-                continue
-            for each in _carrying(loop):
-                assert tree is not None
-                name = last_name(each.value)
-                made = _zero_at_ends(tree, scope, name)
-                plain = _beside_next(scope, name, loop.target.id) if made else None
-                if plain is not None:
-                    return Left(*plain, name, each.lineno, made)
+    for tree, scope, loop, step in loops_near(file, line):
+        for each in _carrying(loop):
+            name = last_name(each.value)
+            made = _zero_at_ends(tree, scope, name)
+            plain = _beside_next(scope, name, step) if made else None
+            if plain is not None:
+                return Left(*plain, name, each.lineno, made)
     return None
 
 
@@ -152,7 +159,7 @@ def _carrying(loop: ast.For) -> list[ast.Subscript]:
 def _zero_at_ends(tree: ast.Module, scope: ast.AST, name: str) -> int:
     """The line that makes `name` a product with a negated flag: `discounts = gamma * (~over).float()`; 0 for none."""
     names = {name}
-    values = given_for(tree, scope, name) if _is_argument(scope, name) else []
+    values = given_for(tree, scope, name) if is_argument(scope, name) else []
     names |= {last_name(v) for v in values}
     values += [
         n.value for n in walk(tree) if isinstance(n, ast.Assign) and any(last_name(t) in names for t in n.targets)

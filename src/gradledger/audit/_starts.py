@@ -7,9 +7,9 @@ import ast
 import re
 from dataclasses import dataclass
 
-from gradledger.audit._back_in_time import back_in_time, next_of
-from gradledger.audit._code import bindings, last_name, parsed, walk
-from gradledger.audit._rollouts import near
+from gradledger.audit._back_in_time import next_of
+from gradledger.audit._code import bindings, last_name, walk
+from gradledger.audit._rollouts import loops_near
 
 _START = re.compile(r"(is_?|episode_?|ep_?)?(first|start|begin|beginning)s?(_flags?)?$", re.IGNORECASE)
 _REWARD = re.compile(r"(r|rs|rew|rews|rewards?)(_\w*)?$", re.IGNORECASE)
@@ -26,14 +26,8 @@ class Early:
 
 def cut_by_own_start(file: str, line: int) -> Early | None:
     """Such a loop in the function around `line`, or in one of the same file that this function calls by name."""
-    tree = parsed(file)
-    for scope in near(tree, line) if tree is not None else ():
-        for loop in walk(scope):
-            if isinstance(loop, ast.For) and back_in_time(loop.iter) and isinstance(loop.target, ast.Name):
-                found = _cut(scope, loop, loop.target.id)
-                if found is not None:
-                    return found
-    return None
+    found = (_cut(scope, loop, step) for _tree, scope, loop, step in loops_near(file, line))
+    return next((one for one in found if one is not None), None)
 
 
 def _cut(function: ast.AST, loop: ast.For, step: str) -> Early | None:
