@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import ends, next_of
-from gradledger.audit._code import arguments, last_name, walk
+from gradledger.audit._code import arguments, last_name, parsed, walk
 from gradledger.audit._rollouts import given_for, is_argument, looked_up, loops_near, stored_in
 from gradledger.audit._terminals import nodes_of
 
@@ -41,6 +41,17 @@ def kept_after(file: str, line: int) -> Late | None:
         if kept is not None:
             return Late(flags[0].lineno, name, *kept)
     return None
+
+
+def keeps_after_step(file: str, flag: str) -> bool:
+    """Whether what a loop reads as `flag` is kept, each time, after the step that gave it: then it belongs to t."""
+    tree = parsed(file)
+    if tree is None:
+        return False
+    functions = [n for n in walk(tree) if is_argument(n, flag)]
+    given = [v for function in functions for v in given_for(tree, function, flag)]
+    named = [ast.Name(flag), ast.Attribute(ast.Name("self"), flag)]
+    return any(_stored_after_step(tree, memory) is not None for memory in (*given, *named))
 
 
 def _stored_after_step(tree: ast.Module, memory: ast.expr) -> tuple[int, int] | None:

@@ -33,7 +33,7 @@ def of_loop(file: str, line: int) -> Fault | None:
 
 def _one_step_off(file: str, line: int) -> Fault | None:
     late = _back_in_time.one_step_off(file, line)
-    if late is None:
+    if late is None or _kept_after.keeps_after_step(file, late.flag):
         return None
     return Fault(
         late.line,
