@@ -71,6 +71,11 @@ def last_name(node: ast.expr) -> str:
     return ""
 
 
+def names_in(node: ast.AST) -> set[str]:
+    """Names that stand in a piece of code; of `a.b`, `a`."""
+    return {n.id for n in walk(node) if isinstance(n, ast.Name)}
+
+
 def called_names(file: str, line: int) -> list[str]:
     """Last names of what is called in an expression on this line, in order: the program's own, `torch.cat` and `len`
     are none of them."""

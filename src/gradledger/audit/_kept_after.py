@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.audit._back_in_time import ends, next_of
-from gradledger.audit._code import arguments, last_name, parsed, walk
+from gradledger.audit._code import arguments, last_name, names_in, parsed, walk
 from gradledger.audit._rollouts import given_for, is_argument, looked_up, loops_near, stored_in
 from gradledger.audit._terminals import nodes_of
 
@@ -115,7 +115,3 @@ def _handed(tree: ast.Module, node: ast.AST, value: ast.expr) -> Iterator[tuple[
             for name in names_in(value) & {a.arg for a in arguments(function)}:
                 for given in given_for(tree, function, name):
                     yield given.lineno, names_in(given)
-
-
-def names_in(node: ast.AST) -> set[str]:
-    return {n.id for n in walk(node) if isinstance(n, ast.Name)}

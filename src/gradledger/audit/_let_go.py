@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from gradledger.audit._code import arguments, bindings, last_name, parsed, walk, words
+from gradledger.audit._code import arguments, bindings, last_name, names_in, parsed, walk, words
 from gradledger.audit._iterators import own_nodes
 from gradledger.audit._rollouts import given_for
 from gradledger.audit._terminals import FLAG
@@ -40,7 +40,7 @@ def let_go(file: str) -> LetGo | None:
                 anew = [
                     n.lineno
                     for n in nodes
-                    if isinstance(n, ast.Assign) and any(b == name and _reads(v, name) for b, v in bindings(n))
+                    if isinstance(n, ast.Assign) and any(b == name and name in names_in(v) for b, v in bindings(n))
                 ]
                 if not _flag(name) or not written or not anew or last > min(anew):
                     continue
@@ -83,7 +83,3 @@ def _writes(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "copy_":
         return isinstance(node.func.value, ast.Name) and node.func.value.id == name
     return False
-
-
-def _reads(value: ast.expr, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name for n in walk(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from gradledger.audit._code import arguments, last_name, lines_calling, parsed, walk
+from gradledger.audit._code import arguments, last_name, lines_calling, names_in, parsed, walk
 from gradledger.audit._evaluation import evaluates
 from gradledger.audit._loops import enclosing_function
 from gradledger.audit._made_at import makers
@@ -59,7 +59,7 @@ def _functions_that_fit(file: str) -> frozenset[str]:
         for function in functions
         for n in walk(function)
         if isinstance(n, ast.Call) and last_name(n.func) in _FIT
-        if {m.id for a in n.args for m in walk(a) if isinstance(m, ast.Name)} & {a.arg for a in arguments(function)}
+        if any(names_in(a) & {g.arg for g in arguments(function)} for a in n.args)
     )
 
 

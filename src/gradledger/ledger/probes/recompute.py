@@ -61,10 +61,10 @@ def _draws(op: Op) -> bool:
 
 
 def _stack() -> Iterator[FrameType]:
-    """The frames above, innermost first; ours are among them."""
+    """The frames above, innermost first, down to the program's first one; ours are among them."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(MAX_FRAMES):
-        if frame is None:
+        if frame is None or id(frame.f_code) in _frames.bottom:
             return
         yield frame
         frame = frame.f_back
@@ -75,16 +75,10 @@ def _checkpoint_above() -> tuple[FrameType, bool] | None:
     module = sys.modules.get(_MODULE)
     if module is None:
         return None
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(MAX_FRAMES):  # asked at nearly every watched operation: no generator, and not to the very top
-        if frame is None:
-            break
+    for frame in _stack():
         code = frame.f_code
         if code.co_name == "checkpoint" and code.co_filename == module.__file__:
             return frame, bool(frame.f_locals.get("preserve", True))
-        if id(code) in _frames.bottom:
-            break
-        frame = frame.f_back
     return None
 
 
